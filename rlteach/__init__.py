@@ -1,0 +1,40 @@
+"""rlteach: watch a language model learn by reinforcement, and read how.
+
+    import rlteach as rl
+    config = rl.Config.preset("tiny")
+    policy = rl.Policy.load("tiny-math", config)
+    trainer = rl.OrealTrainer(policy, rl.RuleJudger(), rl.load_samples(config.train_data), config)
+    for step in trainer:
+        print(step)
+
+The names are loaded when they are first used: `import rlteach` alone pulls in no torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_WHERE = {
+    "rlteach.types": ("Message", "Sample", "Trajectory", "Judgement", "Group", "StepRecord", "Judger"),
+    "rlteach.config": ("Config", "ConfigError", "data_path"),
+    "rlteach.policy.policy": ("Policy", "Reference"),
+    "rlteach.policy.registry": ("ModelError", "embedded_models"),
+    "rlteach.policy.token_reward_model": ("TokenRewardModel",),
+    "rlteach.judger.rule": ("RuleJudger",),
+    "rlteach.training.data": ("DataError", "load_samples"),
+    "rlteach.training.trainer": ("OrealTrainer",),
+}
+_HOME = {name: module for module, names in _WHERE.items() for name in names}
+__all__ = sorted(_HOME)
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'rlteach' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

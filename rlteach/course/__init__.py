@@ -1,0 +1,1 @@
+"""What only lessons, demonstrations and measurements need."""

@@ -1,0 +1,1 @@
+"""The models of the loop: the policy that learns, the reference that does not, the sampler."""

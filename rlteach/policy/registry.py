@@ -1,0 +1,63 @@
+"""From a name to a folder: embedded models, local directories, hub ids.
+
+An embedded name never touches the network; a hub id is the only thing that may.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from rlteach.config import data_path
+
+
+class ModelError(ValueError):
+    """A model that cannot be loaded; the message says what is missing and what to do."""
+
+
+def embedded_models() -> dict[str, Path]:
+    """Name -> folder of each model that ships with rlteach."""
+    root = data_path("models")
+    folders = sorted(root.iterdir()) if root.is_dir() else []
+    return {folder.name: folder for folder in folders if (folder / "config.json").is_file()}
+
+
+def resolve(name: str) -> str:
+    """The folder (or hub id) to load `name` from; RUN/checkpoints/best for a run directory.
+
+    Raises:
+        ModelError: a folder that holds no complete model, or a name that is nothing at all.
+    """
+    if name in embedded_models():
+        return str(embedded_models()[name])
+    path = Path(name).expanduser()
+    if not path.exists():
+        if "/" in name and not name.startswith((".", "/", "~")) and name.count("/") == 1:
+            return name  # owner/model on the hub
+        known = ", ".join(embedded_models()) or "none"
+        raise ModelError(f"there is no model {name!r}: give an embedded one ({known}), a directory, "
+                         "or a hub id (owner/model)")
+    if (path / "summary.json").is_file() or (path / "checkpoints").is_dir():
+        return str(_best_of_run(path))
+    for needed, what in (("config.json", "a model's config"), ("tokenizer.json", "its tokenizer")):
+        if not (path / needed).is_file():
+            raise ModelError(f"{path} holds no {needed} ({what}): save the model there with "
+                             "save_pretrained, model and tokenizer both")
+    return str(path)
+
+
+def _best_of_run(run: Path) -> Path:
+    best = run / "checkpoints" / "best"
+    if not (best / "config.json").is_file():
+        raise ModelError(f"{run} is a run without a finished checkpoint (checkpoints/best): let it "
+                         "finish, or resume it")
+    return best
+
+
+def describe(folder: Path) -> dict[str, object]:
+    """name, parameters, size in bytes and the accuracy its card states (None: not stated)."""
+    card = folder / "card.json"
+    facts = json.loads(card.read_text(encoding="utf-8")) if card.is_file() else {}
+    size = sum(f.stat().st_size for f in folder.iterdir() if f.is_file())
+    return {"name": folder.name, "parameters": facts.get("parameters"), "bytes": size,
+            "greedy_dev": facts.get("greedy_dev"), "purpose": facts.get("purpose")}

@@ -1,0 +1,1 @@
+"""The loop of six stages, and what keeps a run safe."""

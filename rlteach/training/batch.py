@@ -1,0 +1,114 @@
+"""From groups to tensors: the one place where trajectories become rows.
+
+Rows are padded on the right. What is trained is decided by the action mask that the sampler wrote,
+never by the value of a token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+
+import torch
+from torch import Tensor
+
+from rlteach.types import Group, Trajectory
+
+
+@dataclass(frozen=True)
+class Rows:
+    """N answers as tensors; N may be 0.
+
+    token_ids, attention_mask, action_mask, sampled_logprobs  [N, T]
+    positive [N] bool; advantages, coefficient [N]; weights, reference [N, T]
+    support [N, T, K] ids that the sampler had left (-1: empty), or None: the whole vocabulary
+    """
+
+    token_ids: Tensor
+    attention_mask: Tensor
+    action_mask: Tensor
+    sampled_logprobs: Tensor
+    positive: Tensor
+    advantages: Tensor
+    pass_rates: Tensor
+    support: Tensor | None = None
+    coefficient: Tensor | None = None
+    weights: Tensor | None = None
+    reference: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    def __repr__(self) -> str:
+        n, t = self.token_ids.shape
+        return f"Rows(N={n}, T={t}, positive={int(self.positive.sum())}, action_tokens={int(self.action_mask.sum())})"
+
+    def with_(self, **changes: Tensor) -> Rows:
+        return replace(self, **changes)
+
+    def micro_batches(self, size: int) -> Iterator[Rows]:
+        """The same rows, `size` at a time, without the columns that are padding in all of them."""
+        for at in range(0, len(self), size):
+            longest = int(self.attention_mask[at : at + size].sum(-1).max())
+            cut: dict[str, Tensor | None] = {}
+            for name in (f.name for f in fields(self)):
+                value = getattr(self, name)
+                part = None if value is None else value[at : at + size]
+                cut[name] = part if part is None or part.dim() == 1 else part[:, :longest]
+            yield Rows(**cut)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What `update` needs: the rows of the policy and of the token-level model, and their origin."""
+
+    step: int
+    policy_version: int
+    groups: tuple[Group, ...]
+    policy_rows: Rows
+    reward_rows: Rows | None
+    seconds: dict[str, float]
+
+    def __repr__(self) -> str:
+        return f"Batch(step={self.step}, policy_rows={self.policy_rows}, reward_rows={self.reward_rows})"
+
+
+Member = tuple[Trajectory, bool, float, float]  # trajectory, positive, advantage, pass rate of its group
+
+
+def collate(members: Sequence[Member], device: torch.device | str = "cpu") -> Rows:
+    """Pad members on the right to one length. The padding id is 0 and means nothing."""
+    longest = max((len(t.token_ids) for t, *_ in members), default=1)
+    shape = (len(members), longest)
+    ids = torch.zeros(shape, dtype=torch.long)
+    attention = torch.zeros(shape, dtype=torch.long)
+    action = torch.zeros(shape, dtype=torch.bool)
+    logprobs = torch.zeros(shape)
+    for i, (t, *_) in enumerate(members):
+        n = len(t.token_ids)
+        ids[i, :n] = torch.tensor(t.token_ids)
+        attention[i, :n] = 1
+        action[i, :n] = torch.tensor(t.action_mask)
+        logprobs[i, :n] = torch.tensor(t.logprobs)
+    columns = list(zip(*members, strict=True)) or [(), (), (), ()]
+    support = _support([t for t, *_ in members], longest)
+    return Rows(
+        token_ids=ids.to(device), attention_mask=attention.to(device), action_mask=action.to(device),
+        sampled_logprobs=logprobs.to(device),
+        positive=torch.tensor(columns[1], dtype=torch.bool, device=device),
+        advantages=torch.tensor(columns[2], dtype=torch.float32, device=device),
+        pass_rates=torch.tensor(columns[3], dtype=torch.float32, device=device),
+        support=None if support is None else support.to(device),
+    )
+
+
+def _support(trajectories: Sequence[Trajectory], longest: int) -> Tensor | None:
+    if not any(t.support is not None for t in trajectories):
+        return None
+    most = max(len(kept) for t in trajectories for kept in t.support or ((),))
+    out = torch.full((len(trajectories), longest, most), -1, dtype=torch.long)
+    for i, t in enumerate(trajectories):
+        actions = [at for at, acted in enumerate(t.action_mask) if acted]
+        for at, kept in zip(actions, t.support or (), strict=True):
+            out[i, at, : len(kept)] = torch.tensor(kept)
+    return out

@@ -1,0 +1,77 @@
+"""Make data/prompts again from a seed, and measure its pass rates.
+
+    python scripts/build_data.py              writes train, dev and test (pass_rate null)
+    python scripts/build_data.py --measure    fills pass_rate: 16 answers of tiny-math each
+
+Dev and test come first, so that scripts/build_models.py can keep their questions out of the
+demonstrations. No question, and no mirror image (a + b, b + a), is in two splits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+from collections import Counter
+from pathlib import Path
+
+from rlteach.course import addition
+
+ROOT = Path(__file__).resolve().parents[1] / "data" / "prompts"
+SEED = 2026
+LEVELS = (2, 3, 4)
+SIZES = {"dev": 200, "test": 1000, "train": 4200}
+SAMPLES = 16
+
+
+def build() -> None:
+    rng = random.Random(SEED)
+    taken: set[tuple[int, ...]] = set()
+    ROOT.mkdir(parents=True, exist_ok=True)
+    for split, size in SIZES.items():
+        lines = []
+        for i in range(size):
+            level = LEVELS[i % len(LEVELS)]
+            while True:
+                a, b = (rng.randrange(10 ** (level - 1), 10**level) for _ in range(2))
+                if (key := tuple(sorted((a, b)))) not in taken:
+                    break
+            taken.add(key)
+            lines.append({"id": f"add-{split}-{i:04d}", "question": addition.question(a, b),
+                          "gold_answer": str(a + b), "pass_rate": None, "data_source": "addition",
+                          "level": level})
+        write(split, lines)
+
+
+def measure() -> None:
+    """Pass rate of the embedded model at temperature 1, as OREAL's data has it."""
+    from rlteach.config import Config
+    from rlteach.judger.rule import RuleJudger
+    from rlteach.policy.policy import Policy
+    from rlteach.training.data import load_samples
+    from rlteach.types import Group
+
+    policy, judger = Policy.load("tiny-math", Config()), RuleJudger()
+    for split in SIZES:
+        path = ROOT / f"{split}.jsonl"
+        samples = load_samples(path)
+        keys = [[SEED * 1_000_003 + i * SAMPLES + k for k in range(SAMPLES)] for i in range(len(samples))]
+        rates = {}
+        for sample, answers in zip(samples, policy.sample(samples, keys), strict=True):
+            scores = [j.score for j in judger.grade(Group(sample, answers))]
+            rates[sample.id] = sum(scores) / SAMPLES
+        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        write(split, [{**line, "pass_rate": rates[line["id"]]} for line in lines])
+        bins = Counter(min(int(r * 5), 4) for r in rates.values())
+        print(split, "pass rates by fifths:", [bins[i] for i in range(5)])
+
+
+def write(split: str, lines: list[dict[str, object]]) -> None:
+    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    (ROOT / f"{split}.jsonl").write_text(text, encoding="utf-8", newline="\n")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--measure", action="store_true", help="fill pass_rate with the embedded model")
+    (measure if parser.parse_args().measure else build)()
