@@ -23,7 +23,10 @@ _WHERE = {
     "rlteach.policy.token_reward_model": ("TokenRewardModel",),
     "rlteach.judger.rule": ("RuleJudger",),
     "rlteach.training.data": ("DataError", "load_samples"),
+    "rlteach.training.evaluate": ("Evaluation", "evaluate"),
+    "rlteach.training.metrics": ("table",),
     "rlteach.training.trainer": ("OrealTrainer",),
+    "rlteach.views.plots": ("curves",),
 }
 _HOME = {name: module for module, names in _WHERE.items() for name in names}
 __all__ = sorted(_HOME)

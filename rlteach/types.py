@@ -85,7 +85,7 @@ class Trajectory:
     @property
     def response(self) -> str:
         """The text of the last message."""
-        return self.messages[-1].content if self.messages else ""
+        return self.messages[-1].content
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,12 @@ has the same gradient (`Normalizers`).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from rlteach.config import Config
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,23 @@ class Normalizers:
             max(int(tokens[~positive].sum()), 1),
             max(int(tokens.sum()), 1),
         )
+
+
+def policy_loss(
+    sampling: Tensor, full: Tensor, rows: Any, count: Normalizers, config: Config
+) -> Tensor:
+    """[positive, negative, KL] terms of L for some `rows` (training/batch.py) of the batch. -> [3]
+
+    sampling, full: [N, T] log-probabilities of the tokens, of the distribution that was sampled
+    from and over the whole vocabulary; they differ only under top-p or top-k.
+    """
+    arguments = (sampling, rows.weights, rows.coefficient, rows.positive)
+    kl = kl_term(full, rows.reference, rows.action_mask, config.kl_estimator)
+    return torch.stack([
+        config.positive_factor * positive_term(*arguments) / count.positive,
+        config.negative_factor * negative_term(*arguments) / count.negative,
+        config.kl_coefficient * kl / count.kl,
+    ])
 
 
 def coefficients(

@@ -15,12 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlteach.config import Config
 from rlteach.policy import sampler
 from rlteach.policy.chat import encode_chat, stop_ids
-from rlteach.policy.registry import resolve
+from rlteach.policy.registry import load_model
 from rlteach.types import Message, Sample, Trajectory
 
 
@@ -179,19 +178,6 @@ class Reference(_Scorer):
     def sample(self, *_: Any, **__: Any) -> None:
         raise TypeError("the reference never answers: it only gives log-probabilities for the KL "
                         "term; ask the policy")
-
-
-def load_model(name: str, config: Config) -> tuple[torch.nn.Module, Any]:
-    """Model and tokenizer on config.device in config.dtype, sampling defaults left aside."""
-    folder = resolve(name)
-    device = config.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "mps" if torch.mps.is_available() else "cpu"
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    if config.chat_template is not None:
-        tokenizer.chat_template = config.chat_template
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=config.dtype)
-    return model.to(device), tokenizer
 
 
 def _place(values: Tensor, mask: Tensor) -> Tensor:

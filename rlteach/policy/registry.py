@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
-from rlteach.config import data_path
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from rlteach.config import Config, data_path
 
 
 class ModelError(ValueError):
@@ -61,3 +65,16 @@ def describe(folder: Path) -> dict[str, object]:
     size = sum(f.stat().st_size for f in folder.iterdir() if f.is_file())
     return {"name": folder.name, "parameters": facts.get("parameters"), "bytes": size,
             "greedy_dev": facts.get("greedy_dev"), "purpose": facts.get("purpose")}
+
+
+def load_model(name: str, config: Config) -> tuple[torch.nn.Module, Any]:
+    """Model and tokenizer on config.device in config.dtype, sampling defaults left aside."""
+    folder = resolve(name)
+    device = config.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "mps" if torch.mps.is_available() else "cpu"
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    if config.chat_template is not None:
+        tokenizer.chat_template = config.chat_template
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=config.dtype)
+    return model.to(device), tokenizer

@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
+from rlteach.policy.truncation import record_support, truncate
+
 
 @dataclass(frozen=True)
 class SamplingParams:
@@ -90,7 +92,7 @@ def _decode(
         if params.temperature:
             logprobs[row, t] = logp.gather(-1, chosen[:, None])[:, 0]
         if params.top_k or params.top_p < 1:
-            _record_support(supports, row, logp, length, t)
+            record_support(supports, row, logp, length[row] == limit)
         ended = torch.isin(chosen, stop) & (length[row] == limit)
         length[row[ended]] = t + 1
         alive = length[row] > t + 1
@@ -111,15 +113,7 @@ def distribution(logits: Tensor, params: SamplingParams) -> Tensor:
     [N, V] -> [N, V], -inf for tokens that were cut; sums to 1 in probability.
     """
     logits = logits.float() / (params.temperature or 1.0)
-    if params.top_k and params.top_k < logits.shape[-1]:
-        floor = logits.topk(params.top_k, dim=-1).values[:, -1:]
-        logits = logits.masked_fill(logits < floor, -torch.inf)
-    if params.top_p < 1:
-        ordered, order = logits.sort(dim=-1, descending=True)
-        probs = ordered.softmax(-1)
-        cut = probs.cumsum(-1) - probs >= params.top_p  # the token that crosses top_p stays
-        logits = logits.masked_fill(cut.scatter(-1, order, cut), -torch.inf)
-    return logits.log_softmax(-1)
+    return truncate(logits, params.top_k, params.top_p).log_softmax(-1)
 
 
 def _draw(logprobs: Tensor, uniform: Tensor, temperature: float) -> Tensor:
@@ -165,26 +159,15 @@ def _forward(model: torch.nn.Module, ids: Tensor, mask: Tensor, cache: DynamicCa
     ).logits[:, -1]
 
 
-def _record_support(
-    supports: list[list[tuple[int, ...]]], row: Tensor, logp: Tensor, length: Tensor, t: int
-) -> None:
-    for line, answer in enumerate(row.tolist()):
-        if length[answer] > t:
-            supports[answer].append(tuple(logp[line].isfinite().nonzero()[:, 0].tolist()))
-
-
 def _collect(
-    ids: Tensor, logprobs: Tensor, length: Tensor,
-    supports: list[list[tuple[int, ...]]], params: SamplingParams,
+    ids: Tensor, logprobs: Tensor, length: Tensor, supports: list[list[tuple[int, ...]]],
+    params: SamplingParams,
 ) -> list[Completion]:
+    truncated = params.top_k or params.top_p < 1
     out = []
     for i, n in enumerate(length.tolist()):
         tokens = tuple(ids[i, :n].tolist())
-        ended = tokens[-1] in params.stop_ids
-        out.append(
-            Completion(
-                tokens, tuple(logprobs[i, :n].tolist()), "stop" if ended else "length",
-                tuple(supports[i]) if params.top_k or params.top_p < 1 else None,
-            )
-        )
+        reason = "stop" if tokens[-1] in params.stop_ids else "length"
+        support = tuple(supports[i]) if truncated else None
+        out.append(Completion(tokens, tuple(logprobs[i, :n].tolist()), reason, support))
     return out

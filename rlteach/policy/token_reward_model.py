@@ -12,6 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rlteach.config import Config
+from rlteach.policy.policy import Policy
+
 
 class TokenRewardModel(nn.Module):
     """w for every action token. Owns its weights: nothing is shared with the policy.
@@ -41,6 +44,16 @@ class TokenRewardModel(nn.Module):
             {"params": list(self.body.parameters()), "lr": lr},
             {"params": list(self.head.parameters()), "lr": lr * head_factor},
         ]
+
+
+def build_token_reward_model(policy: Policy, config: Config) -> TokenRewardModel | None:
+    """As config.token_reward_model says: none, 'policy' (a copy of its body), or a model's body."""
+    name = config.token_reward_model
+    if name is None:
+        return None
+    source = policy if name == "policy" else Policy.load(name, config)
+    torch.manual_seed(config.seed)  # only head_init="normal" draws from it
+    return TokenRewardModel(source.model.base_model, head_init=config.head_init)
 
 
 @torch.no_grad()

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
+from rlteach.policy.truncation import support_tensor
 from rlteach.types import Group, Trajectory
 
 
@@ -91,7 +92,7 @@ def collate(members: Sequence[Member], device: torch.device | str = "cpu") -> Ro
         action[i, :n] = torch.tensor(t.action_mask)
         logprobs[i, :n] = torch.tensor(t.logprobs)
     columns = list(zip(*members, strict=True)) or [(), (), (), ()]
-    support = _support([t for t, *_ in members], longest)
+    support = support_tensor([(t.action_mask, t.support) for t, *_ in members], longest)
     return Rows(
         token_ids=ids.to(device), attention_mask=attention.to(device), action_mask=action.to(device),
         sampled_logprobs=logprobs.to(device),
@@ -100,15 +101,3 @@ def collate(members: Sequence[Member], device: torch.device | str = "cpu") -> Ro
         pass_rates=torch.tensor(columns[3], dtype=torch.float32, device=device),
         support=None if support is None else support.to(device),
     )
-
-
-def _support(trajectories: Sequence[Trajectory], longest: int) -> Tensor | None:
-    if not any(t.support is not None for t in trajectories):
-        return None
-    most = max(len(kept) for t in trajectories for kept in t.support or ((),))
-    out = torch.full((len(trajectories), longest, most), -1, dtype=torch.long)
-    for i, t in enumerate(trajectories):
-        actions = [at for at, acted in enumerate(t.action_mask) if acted]
-        for at, kept in zip(actions, t.support or (), strict=True):
-            out[i, at, : len(kept)] = torch.tensor(kept)
-    return out

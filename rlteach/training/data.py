@@ -28,7 +28,7 @@ def load_samples(name: str | Path) -> list[Sample]:
     """
     out, seen = [], {}
     for index, (at, entry) in enumerate(read_jsonl(name)):
-        sample = _sample(at, entry, index)
+        sample = to_sample(at, entry, index)
         for field, value in (("id", sample.id), ("question", sample.question)):
             if (field, value) in seen:
                 raise DataError(f"{at}: the same {field} as {seen[field, value]} ({value!r}): keep one "
@@ -109,7 +109,8 @@ def batch_of(samples: Sequence[Sample], config: Config, step: int) -> list[Sampl
     return out
 
 
-def _sample(at: str, entry: dict[str, Any], index: int) -> Sample:
+def to_sample(at: str, entry: dict[str, Any], index: int) -> Sample:
+    """One line as a Sample; `at` (file:line) is named in every complaint."""
     for field in ("question", "gold_answer"):
         if field not in entry:
             raise DataError(f"{at}: the field {field!r} is missing: add it")

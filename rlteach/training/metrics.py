@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import resource
 import sys
+import warnings
+from collections.abc import Sequence
 from statistics import fmean
+from typing import TYPE_CHECKING
 
 from rlteach.config import Config
 from rlteach.training.batch import Batch
+from rlteach.types import StepRecord
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def group_metrics(batch: Batch, config: Config) -> dict[str, float | int | None]:
@@ -35,6 +42,25 @@ def group_metrics(batch: Batch, config: Config) -> dict[str, float | int | None]
         "memory/peak": peak_memory(),
         **{f"seconds/{stage}": seconds for stage, seconds in batch.seconds.items()},
     }
+
+
+def warn_if_flat(history: Sequence[StepRecord], steps: int = 3) -> None:
+    """A loud warning when the last steps held nothing to learn from: a flat curve is no failed algorithm."""
+    last = history[-steps:]
+    if len(last) == steps and all(r.groups and r.metrics["groups/zero_std"] == len(r.groups) for r in last):
+        warnings.warn(
+            f"in the last {steps} steps no group has both right and wrong answers, so nothing was "
+            f"learned (reward/mean {last[-1].metrics['reward/mean']}): all right means the questions are "
+            "too easy; all wrong means too hard, cut off, or answers that the judger does not find",
+            RuntimeWarning, stacklevel=3)
+
+
+def table(history: Sequence[StepRecord]) -> pd.DataFrame:
+    """One row a step, one column a metric; what was not measured is NaN."""
+    import pandas as pd
+
+    frame = pd.DataFrame([{"step": r.index, **r.metrics} for r in history])
+    return frame.set_index("step").apply(pd.to_numeric) if len(frame) else frame
 
 
 def peak_memory() -> int:

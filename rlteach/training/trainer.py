@@ -19,10 +19,11 @@ from rlteach.judger.control import control_judgements
 from rlteach.judger.function import as_judger
 from rlteach.oreal import advantage, losses, selection, token_weights
 from rlteach.policy.policy import Policy, Reference
-from rlteach.policy.token_reward_model import TokenRewardModel, token_scores
+from rlteach.policy.token_reward_model import TokenRewardModel, build_token_reward_model, token_scores
 from rlteach.training.batch import Batch, Member, collate
 from rlteach.training.data import balance, batch_of
-from rlteach.training.metrics import group_metrics
+from rlteach.training.metrics import group_metrics, warn_if_flat
+from rlteach.training.run import Run
 from rlteach.training.update import Learner
 from rlteach.types import Group, Judger, Sample, StepRecord
 
@@ -167,6 +168,7 @@ class OrealTrainer:
         self.step_index += 1
         record = StepRecord(self.step_index, batch.groups, metrics)
         self.history.append(record)
+        warn_if_flat(self.history)
         return record
 
     def step(self) -> StepRecord:
@@ -182,6 +184,15 @@ class OrealTrainer:
         """Steps until config.total_steps; a loop that was left goes on where it stopped."""
         while self.step_index < self.config.total_steps:
             yield self.step()
+
+    def start(self) -> Run:
+        """Train in a background thread; see training/run.py."""
+        return Run(self)
+
+    def fit(self) -> OrealTrainer:
+        """Train to the end. An interrupt stops cleanly after the step, a second one gives it up."""
+        Run(self).wait()
+        return self
 
     def _key(self, *coordinates: object) -> int:
         """A 63-bit seed from (seed, step, stage, ...): no shared stream that a stage could shift."""
@@ -200,16 +211,6 @@ def sample_groups(
 def positives(group: Group, threshold: float) -> list[bool | None]:
     """Which members count as right answers; None for an unscorable one. [G]"""
     return [None if s is None else s >= threshold for s in group.scores]
-
-
-def build_token_reward_model(policy: Policy, config: Config) -> TokenRewardModel | None:
-    """As config.token_reward_model says: none, 'policy' (a copy of its body), or a model's body."""
-    name = config.token_reward_model
-    if name is None:
-        return None
-    source = policy if name == "policy" else Policy.load(name, config)
-    torch.manual_seed(config.seed)  # only head_init="normal" draws from it
-    return TokenRewardModel(source.model.base_model, head_init=config.head_init)
 
 
 def _stack(parts: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor:

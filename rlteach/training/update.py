@@ -70,15 +70,8 @@ class Learner:
 
     def _terms(self, part: Rows, count: losses.Normalizers) -> tuple[Tensor, Tensor]:
         """([positive, negative, KL] terms, [entropy, k3, tokens, |ratio - 1|]) of a micro-batch."""
-        c = self.config
-        logp = self.policy.logprobs(part, c.temperature)
-        arguments = (logp.sampling, part.weights, part.coefficient, part.positive)
-        terms = torch.stack([
-            c.positive_factor * losses.positive_term(*arguments) / count.positive,
-            c.negative_factor * losses.negative_term(*arguments) / count.negative,
-            c.kl_coefficient * losses.kl_term(
-                logp.full, part.reference, part.action_mask, c.kl_estimator) / count.kl,
-        ])
+        logp = self.policy.logprobs(part, self.config.temperature)
+        terms = losses.policy_loss(logp.sampling, logp.full, part, count, self.config)
         with torch.no_grad():
             ratio = torch.exp(logp.sampling - part.sampled_logprobs)
             measured = torch.stack([

@@ -1,0 +1,223 @@
+"""The command line: `rlteach train tiny` and its relatives."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from rlteach.config import PRESETS, Config, ConfigError
+from rlteach.types import StepRecord
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
+                  help="Watch a language model learn by reinforcement, and read how.")
+console = Console(highlight=False)
+Settings = Annotated[list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="change a config field")]
+Model = Annotated[str, typer.Argument(help="embedded model, model directory, hub id, or run directory")]
+
+
+@app.command()
+def train(
+    preset: Annotated[str | None, typer.Argument(
+        help=f"{', '.join(PRESETS)}, or a .json or .toml file")] = None,
+    settings: Settings = None,
+    out: Annotated[Path | None, typer.Option(help="run directory [default: runs/TIME-PRESET]")] = None,
+    seed: Annotated[int | None, typer.Option(help="of everything random")] = None,
+    resume: Annotated[Path | None, typer.Option(help="go on with this run")] = None,
+) -> None:
+    """Train a policy with OREAL, and say how much better it got."""
+    from rlteach.training.experiment import Experiment
+    from rlteach.training.metrics import table
+    from rlteach.views import plots, report
+
+    quiet_libraries()
+    if (resume is None) == (preset is None):
+        raise ConfigError("give a preset (or a config file), or --resume RUN: one of the two")
+    if resume is not None:
+        if settings or seed is not None or out is not None:
+            raise ConfigError("--resume repeats the run's own config: leave out --set, --seed and --out")
+        experiment, folder = Experiment.resume(resume), resume
+    else:
+        config = Config.load(preset, **parse_settings(settings, seed))
+        folder = out or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{Path(preset).stem}"
+        experiment = Experiment.create(config, folder)
+    console.print(f"run directory: {folder}")
+    before = experiment.measure_before()
+    console.print(f"before: {report.share(before.accuracy, before.ci95)} of {before.n} test questions, greedy")
+    show_progress(experiment)
+    summary = experiment.finish()
+    picture = folder / "curves.png"
+    figure = plots.curves(table(experiment.trainer.history), before=summary["before"]["accuracy"],
+                          after=summary["after"]["accuracy"], title=f"{summary['preset']}, seed {summary['seed']}")
+    picture.write_bytes(plots.png(figure))
+    console.print(report.transcripts(before, experiment.evaluations["after"]))
+    console.print(report.accuracy_table(summary))
+    console.print(f"{summary['steps']} steps in {summary['seconds']:.0f} s, evaluations on dev included")
+    console.print(f"picture: {picture}\nmodel:   {folder / 'checkpoints' / 'best'}")
+
+
+def show_progress(experiment: Any) -> None:
+    """Run the steps under a bar with reward and loss; plain lines where there is no terminal."""
+    total, done = experiment.config.total_steps, experiment.trainer.step_index
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    try:
+        with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+            task = progress.add_task("training", total=total, completed=done)
+            for record in experiment.steps():
+                progress.update(task, completed=record.index, description=describe(record))
+                if not console.is_terminal and (record.index % 5 == 0 or record.index == total):
+                    console.print(f"step {record.index:3d}/{total}  {describe(record)}")
+    except KeyboardInterrupt:
+        console.print(f"\nstopped after step {experiment.trainer.step_index}; go on with: "
+                      f"rlteach train --resume {experiment.log.folder}")
+        raise typer.Exit(130) from None
+
+
+def describe(record: StepRecord) -> str:
+    """reward 0.71  loss +0.0123  dev 0.95"""
+    m = record.metrics
+    parts = ["reward " + ("none" if m["reward/mean"] is None else f"{m['reward/mean']:.2f}"),
+             "no update" if m["loss/total"] is None else f"loss {m['loss/total']:+.4f}"]
+    if m.get("loss/token_reward") is not None:
+        parts.append(f"token model {m['loss/token_reward']:.3f}")
+    if m.get("dev/accuracy") is not None:
+        parts.append(f"dev {m['dev/accuracy']:.3f}")
+    return "  ".join(parts)
+
+
+@app.command("eval")
+def evaluate_command(
+    model: Model,
+    data: Annotated[str | None, typer.Option(help="JSONL file [default: the test questions]")] = None,
+    k: Annotated[int, typer.Option(help="answers a question")] = 1,
+    greedy: Annotated[bool, typer.Option("--greedy", help="the most likely token instead of sampling")] = False,
+    seed: Annotated[int, typer.Option(help="of the sampling")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON object")] = False,
+) -> None:
+    """Accuracy with a 95 % interval, and pass@k."""
+    from rlteach.judger.rule import RuleJudger
+    from rlteach.policy.policy import Policy
+    from rlteach.training.data import load_samples
+    from rlteach.training.evaluate import evaluate
+    from rlteach.views.report import share
+
+    quiet_libraries()
+    config = config_of(model)
+    samples = load_samples(data or config.test_data)
+    found = evaluate(Policy.load(model, config), RuleJudger(), samples, greedy=greedy, k=k, seed=seed)
+    if as_json:
+        typer.echo(json.dumps(found.as_dict()))
+        return
+    table = Table(title=f"{model}: {found.n} questions, {'greedy' if greedy else f'temperature {config.temperature:g}'}")
+    table.add_column("")
+    table.add_column("accuracy", justify="right")
+    table.add_row("all", share(found.accuracy, found.ci95))
+    for level, value in found.by_level.items():
+        table.add_row(f"level {level}", share(value))
+    if k > 1:
+        table.add_row(f"pass@{k}", share(found.pass_at_k))
+    table.add_row("unscorable answers", str(found.unscorable))
+    console.print(table)
+
+
+@app.command()
+def ask(model: Model, question: Annotated[str, typer.Argument(help="what to ask")]) -> None:
+    """One greedy answer."""
+    from rlteach.policy.policy import Policy
+    from rlteach.types import Message, Sample
+
+    quiet_libraries()
+    policy = Policy.load(model, config_of(model))
+    sample = Sample("question", (Message("user", question),), ())
+    [[answer]] = policy.sample([sample], [[0]], greedy=True)
+    typer.echo(answer.response)
+    if answer.finish_reason == "length":
+        typer.echo(f"(cut off after {policy.config.max_new_tokens} tokens)", err=True)
+
+
+@app.command()
+def grade(
+    file: Annotated[str, typer.Argument(help="JSONL of {question, gold_answer, response}")],
+    as_json: Annotated[bool, typer.Option("--json", help="only the JSON lines, no count")] = False,
+) -> None:
+    """Judge answers by rule: one JSON line each {verdict, score, source, reason}."""
+    from rlteach.training.answers_file import grade_file
+
+    lines = grade_file(file)  # all of it, before anything is printed
+    for line in lines:
+        typer.echo(json.dumps(line, ensure_ascii=False))
+    if not as_json:
+        verdicts = [line["verdict"] for line in lines]
+        counts = ", ".join(f"{verdicts.count(v)} {v}" for v in ("correct", "incorrect", "unscorable"))
+        typer.echo(f"{len(lines)} answers: {counts}", err=True)
+
+
+@app.command()
+def models() -> None:
+    """The models that ship with rlteach."""
+    from rlteach.policy.registry import describe as describe_model
+    from rlteach.policy.registry import embedded_models
+
+    table = Table()
+    for name in ("name", "parameters", "MB", "greedy on dev", "what it is"):
+        table.add_column(name)
+    for folder in embedded_models().values():
+        m = describe_model(folder)
+        accuracy = "not stated" if m["greedy_dev"] is None else f"{100 * m['greedy_dev']:.1f} %"
+        table.add_row(m["name"], f"{m['parameters']:,}", f"{m['bytes'] / 1e6:.1f}", accuracy, m["purpose"] or "")
+    console.print(table)
+
+
+def parse_settings(settings: list[str] | None, seed: int | None = None) -> dict[str, Any]:
+    """["group_size=4"] -> {"group_size": 4}: JSON where it can be read as such, else text."""
+    out: dict[str, Any] = {} if seed is None else {"seed": seed}
+    for setting in settings or []:
+        name, sign, value = setting.partition("=")
+        if not sign or not name:
+            raise ConfigError(f"--set {setting}: write it as FIELD=VALUE, such as --set group_size=4")
+        try:
+            out[name] = json.loads(value)
+        except ValueError:
+            out[name] = {"True": True, "False": False, "None": None, "none": None}.get(value, value) \
+                if name not in _NONE_IS_A_CHOICE else value
+    return out
+
+
+_NONE_IS_A_CHOICE = ("control", "token_weighting", "negative_shaping")
+
+
+def config_of(model: str) -> Config:
+    """A run's own config, or the defaults for a model."""
+    file = Path(model) / "config.json"
+    is_run = file.is_file() and (Path(model) / "checkpoints").is_dir()
+    return Config.load(str(file)) if is_run else Config()
+
+
+def quiet_libraries() -> None:
+    """No bars and hints of transformers between our own lines."""
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+
+
+def main() -> None:
+    """Entry point: a mistake of the user's is one sentence and exit code 2, never a traceback."""
+    try:
+        app()
+    except ValueError as error:  # ConfigError, DataError, ModelError, RunError, CheckpointError
+        if not type(error).__module__.startswith("rlteach"):
+            raise
+        typer.echo(f"rlteach: {error}", err=True)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""Answers that somebody else's model gave, judged by rule: the work behind `rlteach grade`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rlteach.judger.rule import RuleJudger
+from rlteach.training.data import DataError, read_jsonl, to_sample
+from rlteach.types import Message, Trajectory
+
+
+def grade_file(name: str | Path) -> list[dict[str, object]]:
+    """One {verdict, score, source, reason} a line of {question, gold_answer, response}.
+
+    Raises:
+        DataError: a line cannot be read or lacks its response.
+    """
+    judger, out = RuleJudger(), []
+    for index, (at, entry) in enumerate(read_jsonl(name)):
+        response = entry.get("response")
+        if not isinstance(response, str):
+            raise DataError(f"{at}: response must be a text; got {response!r}")
+        sample = to_sample(at, entry, index)
+        answer = (*sample.messages, Message("assistant", response))
+        judged = judger.judge(sample, Trajectory(answer, (), (), (), 0, "stop"))
+        out.append({"verdict": judged.status, "score": judged.score, "source": judged.source,
+                    "reason": judged.reason})
+    return out

@@ -1,0 +1,86 @@
+"""A checkpoint: everything that the next step depends on, without pickle.
+
+    step-00010/            the policy in Hugging Face layout, tokenizer included
+    step-00010/training/   token model, both optimisers (safetensors) and state.json
+
+Random numbers come from coordinates and the data order from the step, so there is no generator to
+keep. A folder is written beside its place and renamed when it is whole.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from rlteach.training.trainer import OrealTrainer
+
+FORMAT = 1
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that does not fit or is not whole."""
+
+
+def save_checkpoint(trainer: OrealTrainer, folder: Path, **more: Any) -> None:
+    """Write `folder` anew; `more` goes into state.json."""
+    part = folder.with_name(folder.name + ".part")
+    shutil.rmtree(part, ignore_errors=True)
+    trainer.policy.save(part)
+    inner = part / "training"
+    inner.mkdir()
+    learner = trainer.learner
+    save_file(_optimizer_tensors(learner.optimizer), inner / "optimizer.safetensors")
+    if trainer.token_reward_model is not None:
+        weights = {k: v.contiguous() for k, v in trainer.token_reward_model.state_dict().items()}
+        save_file(weights, inner / "token_reward_model.safetensors")
+        save_file(_optimizer_tensors(learner.token_optimizer), inner / "token_optimizer.safetensors")
+    state = {"format": FORMAT, "step": trainer.step_index, "policy_version": trainer.policy.version, **more}
+    (inner / "state.json").write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
+    shutil.rmtree(folder, ignore_errors=True)
+    part.rename(folder)
+
+
+def load_checkpoint(trainer: OrealTrainer, folder: Path) -> dict[str, Any]:
+    """Put a trainer made from the same config back to where the checkpoint was taken.
+
+    Raises:
+        CheckpointError: a part is missing, or belongs to another model or config.
+    """
+    inner = folder / "training"
+    try:
+        state = json.loads((inner / "state.json").read_text(encoding="utf-8"))
+        _load_policy(trainer, folder)
+        _load_optimizer(trainer.learner.optimizer, inner / "optimizer.safetensors")
+        if trainer.token_reward_model is not None:
+            trainer.token_reward_model.load_state_dict(load_file(inner / "token_reward_model.safetensors"))
+            _load_optimizer(trainer.learner.token_optimizer, inner / "token_optimizer.safetensors")
+    except (OSError, RuntimeError, KeyError, ValueError) as error:
+        raise CheckpointError(f"{folder} cannot be resumed from ({error}): take an older checkpoint, "
+                              "or start again with another --out") from None
+    if state["format"] != FORMAT:
+        raise CheckpointError(f"{folder} has format {state['format']}, this rlteach reads {FORMAT}")
+    trainer.step_index, trainer.policy.version = state["step"], state["policy_version"]
+    return state
+
+
+def _load_policy(trainer: OrealTrainer, folder: Path) -> None:
+    model = type(trainer.policy.model).from_pretrained(folder, dtype=trainer.policy.model.dtype)
+    trainer.policy.model.load_state_dict(model.state_dict())
+
+
+def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    state = optimizer.state_dict()["state"]
+    return {f"{i}.{name}": value.contiguous() for i, s in state.items() for name, value in s.items()}
+
+
+def _load_optimizer(optimizer: torch.optim.Optimizer, path: Path) -> None:
+    state: dict[int, dict[str, torch.Tensor]] = {}
+    for key, value in load_file(path).items():
+        index, name = key.split(".", 1)
+        state.setdefault(int(index), {})[name] = value
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})

@@ -1,0 +1,93 @@
+"""An honest measurement: accuracy with a 95 % Wilson interval, by level, and pass@k."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from rlteach.policy.policy import Policy
+from rlteach.types import Group, Judger, Sample
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """accuracy: share of right answers among those judged (None: none was judged).
+
+    n: questions with a judged answer; unscorable: answers that nobody could judge, left out.
+    pass_at_k: share of questions with a right answer among the k (equal to accuracy at k = 1).
+    """
+
+    accuracy: float | None
+    ci95: tuple[float, float] | None
+    n: int
+    k: int
+    pass_at_k: float | None
+    by_level: dict[str, float]
+    unscorable: int
+    groups: tuple[Group, ...]
+
+    def __repr__(self) -> str:
+        if self.accuracy is None:
+            return f"Evaluation(nothing judged, unscorable={self.unscorable})"
+        low, high = self.ci95
+        return f"Evaluation({self.accuracy:.1%} [{low:.1%}, {high:.1%}], n={self.n}, k={self.k})"
+
+    def as_dict(self) -> dict[str, object]:
+        """The plain numbers, as summary.json and `--json` hold them."""
+        names = ("accuracy", "ci95", "n", "k", "pass_at_k", "by_level", "unscorable")
+        return {name: getattr(self, name) for name in names}
+
+
+def evaluate(
+    policy: Policy, judger: Judger, samples: Sequence[Sample], *,
+    greedy: bool = True, k: int = 1, seed: int = 0,
+) -> Evaluation:
+    """Ask every question (k times when sampling), grade, count.
+
+    Raises:
+        ValueError: k is below 1, or above 1 with greedy answers, which would all be the same.
+    """
+    if k < 1 or (greedy and k > 1):
+        raise ValueError(f"k must be at least 1, and 1 for greedy answers; got {k}: leave out --greedy "
+                         "to sample k answers")
+    keys = [[_key(seed, s.id, member) for member in range(k)] for s in samples]
+    answers = policy.sample(samples, keys, greedy=greedy)
+    groups = []
+    for sample, trajectories in zip(samples, answers, strict=True):
+        group = Group(sample, trajectories)
+        groups.append(group.with_(judgements=tuple(judger.grade(group))))
+    scores = [[s >= 1 for s in g.scores if s is not None] for g in groups]
+    judged = [s for s in scores if s]
+    flat = [s for group in judged for s in group]
+    levels: dict[str, list[bool]] = {}
+    for group, right in zip(groups, scores, strict=True):
+        levels.setdefault(str(group.sample.extra.get("level", "all")), []).extend(right)
+    return Evaluation(
+        accuracy=sum(flat) / len(flat) if flat else None,
+        ci95=wilson(sum(flat), len(flat)) if flat else None,
+        n=len(judged), k=k,
+        pass_at_k=sum(any(s) for s in judged) / len(judged) if judged else None,
+        by_level={name: sum(s) / len(s) for name, s in sorted(levels.items()) if s},
+        unscorable=sum(s is None for g in groups for s in g.scores), groups=tuple(groups),
+    )
+
+
+def wilson(right: int, n: int, z: float = 1.959964) -> tuple[float, float]:
+    """95 % interval of a share: right of n.
+
+    >>> [round(x, 4) for x in wilson(8, 10)]
+    [0.4902, 0.9433]
+    """
+    if n < 1:
+        raise ValueError("an interval needs at least one answer")
+    share = right / n
+    middle = (share + z * z / (2 * n)) / (1 + z * z / n)
+    half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n)) / (1 + z * z / n)
+    return max(middle - half, 0.0), min(middle + half, 1.0)
+
+
+def _key(*coordinates: object) -> int:
+    digest = blake2b(repr(("evaluate", *coordinates)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1

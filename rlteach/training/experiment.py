@@ -1,0 +1,155 @@
+"""One experiment on disk: measure, train, choose the checkpoint on dev, measure once more.
+
+    experiment = Experiment.create(config, folder)
+    experiment.measure_before()
+    for step in experiment.steps(): ...        # trains, logs, evaluates on dev, keeps the best
+    summary = experiment.finish()              # the best checkpoint on test, the last beside it
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rlteach.config import Config
+from rlteach.judger.rule import RuleJudger
+from rlteach.policy.policy import Policy, Reference
+from rlteach.training.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
+from rlteach.training.data import load_samples
+from rlteach.training.evaluate import Evaluation, evaluate
+from rlteach.training.runlog import RunLog, machine, versions, write_json
+from rlteach.training.trainer import OrealTrainer
+from rlteach.types import StepRecord
+
+
+class Experiment:
+    """A trainer, its run directory and the three data splits."""
+
+    def __init__(self, log: RunLog, trainer: OrealTrainer) -> None:
+        self.log, self.trainer, self.config = log, trainer, log.config
+        self.dev = load_samples(self.config.dev_data)
+        self.test = load_samples(self.config.test_data)
+        self.best_dev: float | None = None
+        self.elapsed = 0.0
+        self.summary: dict[str, Any] = {"preset": self.config.name, "seed": self.config.seed, "state": "running"}
+
+    @classmethod
+    def create(cls, config: Config, folder: Path) -> Experiment:
+        """Everything is loaded and checked before anything is written."""
+        trainer = build_trainer(config)
+        load_samples(config.dev_data)
+        load_samples(config.test_data)
+        return cls(RunLog.create(folder, config), trainer)
+
+    @classmethod
+    def resume(cls, folder: Path) -> Experiment:
+        """Go on from the latest checkpoint of a run (from its start when it has none)."""
+        log = RunLog.open(folder)
+        self = cls(log, build_trainer(log.config))
+        checkpoint = log.latest_checkpoint()
+        if checkpoint is not None:
+            state = load_checkpoint(self.trainer, checkpoint)
+            self.elapsed = state["elapsed"]
+        self.trainer.history = log.metrics(up_to=self.trainer.step_index)
+        seen = [r.metrics["dev/accuracy"] for r in self.trainer.history if "dev/accuracy" in r.metrics]
+        self.best_dev = max((a for a in seen if a is not None), default=None)
+        log.note(f"resumed at step {self.trainer.step_index}")
+        return self
+
+    def measure_before(self) -> Evaluation:
+        """Test accuracy of the untrained policy (the reference's weights), greedy."""
+        policy = Policy.load(config=self.config)
+        before = evaluate(policy, self.trainer.judger, self.test)
+        self.summary["before"] = before.as_dict()
+        write_json(self.log.folder / "summary.json", self.summary)
+        return before
+
+    def steps(self) -> Iterator[StepRecord]:
+        """Train to config.total_steps; leaving the loop early keeps a checkpoint to resume from."""
+        began = time.perf_counter() - self.elapsed
+        trainer, c = self.trainer, self.config
+        try:
+            for record in trainer:
+                last = trainer.step_index == c.total_steps
+                if c.eval_interval and (trainer.step_index % c.eval_interval == 0 or last):
+                    record = self._measure_dev(record)
+                self.elapsed = time.perf_counter() - began
+                self.log.record(record)
+                if trainer.step_index % checkpoint_steps(c) == 0 or last:
+                    self.checkpoint()
+                yield record
+        finally:
+            if trainer.step_index < c.total_steps:
+                self.checkpoint()
+                self.log.note(f"stopped after step {trainer.step_index} of {c.total_steps}")
+
+    def checkpoint(self) -> None:
+        """Under checkpoints/step-NNNNN, unless it is there already."""
+        folder = self.log.folder / "checkpoints" / f"step-{self.trainer.step_index:05d}"
+        if not folder.exists():
+            save_checkpoint(self.trainer, folder, elapsed=self.elapsed)
+
+    def _measure_dev(self, record: StepRecord) -> StepRecord:
+        """The record with dev accuracy in its metrics; a new best is saved."""
+        found = evaluate(self.trainer.policy, self.trainer.judger, self.dev)
+        record = replace(record, metrics={**record.metrics, "dev/accuracy": found.accuracy})
+        self.trainer.history[-1] = record
+        if found.accuracy is not None and (self.best_dev is None or found.accuracy > self.best_dev):
+            self.best_dev = found.accuracy
+            save_policy(self.trainer.policy, self.log.folder / "checkpoints" / "best")
+        return record
+
+    def finish(self) -> dict[str, Any]:
+        """Measure the best checkpoint once on test, the last one beside it; write summary.json."""
+        best = self.log.folder / "checkpoints" / "best"
+        if not best.exists():
+            save_policy(self.trainer.policy, best)
+        judger, history = self.trainer.judger, self.trainer.history
+        after = evaluate(Policy.load(str(best), self.config), judger, self.test)
+        last = evaluate(self.trainer.policy, judger, self.test)
+        at = [r for r in history if r.metrics.get("dev/accuracy") == self.best_dev]
+        unscorable = sum(r.metrics["judge/unscorable"] for r in history) / max(len(history), 1)
+        self.summary |= {
+            "state": "finished", "steps": self.trainer.step_index, "seconds": round(self.elapsed, 2),
+            "tokens": int(sum(r.metrics["tokens/rollout"] for r in history)),
+            "after": after.as_dict(), "last_step": last.as_dict(),
+            "best_step": at[0].index if at and self.best_dev is not None else self.trainer.step_index,
+            "unscorable": unscorable, "versions": versions(), "machine": machine(),
+        }
+        write_json(self.log.folder / "summary.json", self.summary)
+        self.log.note(f"finished: {self.summary['before'].get('accuracy')} -> {after.accuracy}")
+        self.evaluations = {"after": after, "last_step": last}
+        return self.summary
+
+
+def build_trainer(config: Config) -> OrealTrainer:
+    """Policy, reference, rule judger and questions, as the config names them."""
+    reference = None
+    if config.reference is not None:
+        reference = Reference(Policy.load(config.reference, config).model, logits_chunk=config.logits_chunk)
+    policy = Policy.load(config=config)
+    return OrealTrainer(policy, RuleJudger(), load_samples(config.train_data), config, reference)
+
+
+def save_policy(policy: Policy, folder: Path) -> None:
+    """Like a checkpoint, but only what transformers needs; written beside its place and renamed."""
+    part = folder.with_name(folder.name + ".part")
+    shutil.rmtree(part, ignore_errors=True)
+    policy.save(part)
+    shutil.rmtree(folder, ignore_errors=True)
+    part.rename(folder)
+
+
+def checkpoint_steps(config: Config) -> int:
+    """checkpoint_interval in steps: -1 the whole run, below 1 a share of it."""
+    interval = config.checkpoint_interval
+    if interval < 0:
+        return config.total_steps
+    return max(round(interval * config.total_steps), 1) if interval < 1 else int(interval)
+
+
+__all__ = ["CheckpointError", "Experiment", "build_trainer"]

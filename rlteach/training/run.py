@@ -1,0 +1,132 @@
+"""A run in the background: start, pause, single steps, stop, always at a step's boundary.
+
+Training has its own thread, so a notebook's cell returns at once and buttons stay alive. The
+thread prints nothing: whoever wants to see something reads `run.history`.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import torch
+
+from rlteach.training.metrics import table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from rlteach.training.trainer import OrealTrainer
+
+
+class _AbandonedError(Exception):
+    """The step under way is given up before its update: the weights are those of the last one."""
+
+
+class Run:
+    """Steps `trainer` until config.total_steps, in a thread. Made by `trainer.start()`."""
+
+    def __init__(self, trainer: OrealTrainer) -> None:
+        self.trainer = trainer
+        self.error: BaseException | None = None
+        self._turn = threading.Condition()
+        self._paused = self._stopping = self._abandoning = False
+        self._single = 0
+        self._thread = threading.Thread(target=self._loop, name="rlteach-run", daemon=True)
+        self._thread.start()
+
+    @property
+    def state(self) -> str:
+        """running, paused, stopped, finished or failed."""
+        if self._thread.is_alive():
+            return "paused" if self._paused and not self._single else "running"
+        if self.error is not None:
+            return "failed"
+        done = self.trainer.step_index >= self.trainer.config.total_steps
+        return "finished" if done else "stopped"
+
+    @property
+    def history(self) -> pd.DataFrame:
+        """One row a finished step, one column a metric."""
+        return table(self.trainer.history)
+
+    def pause(self) -> None:
+        """After the step under way, wait."""
+        self._set(paused=True)
+
+    def resume(self) -> None:
+        """Go on after a pause."""
+        self._set(paused=False)
+
+    def step(self) -> None:
+        """One more step, then wait again."""
+        with self._turn:
+            self._paused, self._single = True, self._single + 1
+            self._turn.notify_all()
+
+    def stop(self) -> None:
+        """After the step under way, end. `trainer.start()` goes on from there."""
+        self._set(stopping=True)
+
+    def wait(self, timeout: float | None = None) -> Run:
+        """Until the run has ended (or `timeout` seconds); raises what went wrong in it.
+
+        Interrupting the wait stops the run at the next boundary; a second interrupt gives up the
+        step under way.
+        """
+        try:
+            self._thread.join(timeout)
+        except KeyboardInterrupt:
+            self.stop()
+            try:
+                self._thread.join()
+            except KeyboardInterrupt:
+                self._set(abandoning=True)
+                self._thread.join()
+        if self.error is not None:
+            raise self.error
+        return self
+
+    def __repr__(self) -> str:
+        total = self.trainer.config.total_steps
+        return f"Run({self.state}, step {self.trainer.step_index} of {total})"
+
+    def _set(self, **flags: bool) -> None:
+        with self._turn:
+            for name, value in flags.items():
+                setattr(self, f"_{name}", value)
+            self._turn.notify_all()
+
+    def _loop(self) -> None:
+        trainer = self.trainer
+        try:
+            if trainer.config.threads:
+                torch.set_num_threads(trainer.config.threads)  # a thread has its own setting
+            while trainer.step_index < trainer.config.total_steps and self._may_go_on():
+                self._one_step()
+        except _AbandonedError:
+            pass
+        except BaseException as error:  # handed to whoever waits
+            self.error = error
+
+    def _one_step(self) -> None:
+        """trainer.step(), with a look at the second interrupt between the stages."""
+        trainer = self.trainer
+        groups = trainer.rollout(trainer.draw())
+        self._give_up_if_asked()
+        groups = trainer.select(trainer.grade(groups))
+        self._give_up_if_asked()
+        batch = trainer.shape(groups)
+        self._give_up_if_asked()
+        trainer.update(batch)
+
+    def _give_up_if_asked(self) -> None:
+        if self._abandoning:
+            raise _AbandonedError
+
+    def _may_go_on(self) -> bool:
+        with self._turn:
+            while self._paused and not self._single and not self._stopping:
+                self._turn.wait()
+            self._single = max(self._single - 1, 0)
+            return not self._stopping

@@ -1,0 +1,106 @@
+"""The run directory: plain files that a person, pandas or the next start can read."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from rlteach.config import Config
+from rlteach.types import Group, StepRecord
+
+
+class RunError(ValueError):
+    """A run directory that cannot be used."""
+
+
+class RunLog:
+    """Writes RUN/; see ARCHITECTURE.md section 8 for the files."""
+
+    def __init__(self, folder: Path, config: Config) -> None:
+        self.folder, self.config = folder, config
+
+    @classmethod
+    def create(cls, folder: Path, config: Config) -> RunLog:
+        """A new run. Raises RunError when the folder holds something."""
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise RunError(f"--out {folder} is not empty: name another folder, or go on with --resume {folder}")
+        (folder / "trajectories").mkdir(parents=True)
+        (folder / "checkpoints").mkdir()
+        log = cls(folder, config)
+        write_json(folder / "config.json", config.model_dump())
+        return log
+
+    @classmethod
+    def open(cls, folder: Path) -> RunLog:
+        """A run that exists. Raises RunError when the folder is none."""
+        if not (folder / "config.json").is_file():
+            raise RunError(f"--resume {folder}: there is no run (no config.json) in it")
+        return cls(folder, Config.load(str(folder / "config.json")))
+
+    def note(self, text: str) -> None:
+        """A dated line of log.txt."""
+        with (self.folder / "log.txt").open("a", encoding="utf-8") as file:
+            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
+
+    def record(self, step: StepRecord) -> None:
+        """One line of metrics.jsonl and one trajectory file."""
+        line = json.dumps({"step": step.index, **step.metrics})
+        with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+        lines = [row for g in step.groups for row in self._rows(g)]
+        text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in lines)
+        path = self.folder / "trajectories" / f"step-{step.index:05d}.jsonl"
+        path.write_text(text, encoding="utf-8")
+
+    def _rows(self, group: Group) -> list[dict[str, Any]]:
+        rows = []
+        for i, (t, j) in enumerate(zip(group.trajectories, group.judgements or (), strict=True)):
+            row = {
+                "id": group.sample.id, "member": i, "question": group.sample.question,
+                "gold": list(group.sample.gold), "response": t.response, "score": j.score,
+                "status": j.status, "reason": j.reason, "source": j.source,
+                "advantage": (group.advantages or ())[i], "kept": i in (group.kept or ()),
+                "finish_reason": t.finish_reason, "policy_version": t.policy_version,
+            }
+            if self.config.debug:
+                row |= {"token_ids": t.token_ids, "action_mask": t.action_mask, "logprobs": t.logprobs}
+            rows.append(row)
+        return rows
+
+    def metrics(self, up_to: int | None = None) -> list[StepRecord]:
+        """The steps of metrics.jsonl; with `up_to`, later ones are removed from the file."""
+        path = self.folder / "metrics.jsonl"
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        entries = [json.loads(line) for line in lines]
+        if up_to is not None:
+            entries = [e for e in entries if e["step"] <= up_to]
+            path.write_text("".join(json.dumps(e) + "\n" for e in entries), encoding="utf-8")
+        return [StepRecord(e.pop("step"), (), e) for e in entries]
+
+    def latest_checkpoint(self) -> Path | None:
+        """The checkpoint of the highest step."""
+        found = [p for p in (self.folder / "checkpoints").glob("step-*") if p.name[5:].isdigit()]
+        return max(found, key=lambda p: int(p.name[5:]), default=None)
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Written beside its place and renamed, so that nobody reads half a file."""
+    part = path.with_name(path.name + ".part")
+    part.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    os.replace(part, path)
+
+
+def versions() -> dict[str, str]:
+    """Of Python and of the packages that decide the numbers."""
+    names = ("rlteach", "torch", "transformers", "tokenizers", "numpy")
+    return {"python": platform.python_version(), **{n: version(n) for n in names}}
+
+
+def machine() -> dict[str, Any]:
+    return {"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count()}
