@@ -22,7 +22,7 @@ $(shell [ -x $(PY) ] || rm -f $(CORE) $(FULL))
 .PHONY: help demo test lessons gate lab lint models bench
 
 help:  ## this list
-	@grep -E '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-10s%s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo "variables: PYTHON=python3.12       the Python that makes $(VENV) (remove $(VENV) to change it)"
 	@echo "           TORCH_INDEX=URL         one more package index, such as the PyTorch CPU index"

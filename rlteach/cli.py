@@ -19,7 +19,8 @@ from rlteach.types import StepRecord
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
                   help="Watch a language model learn by reinforcement, and read how.")
 console = Console(highlight=False)
-Settings = Annotated[list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="change a config field")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="change a config field")]
 Model = Annotated[str, typer.Argument(help="embedded model, model directory, hub id, or run directory")]
 
 
@@ -50,12 +51,14 @@ def train(
         experiment = Experiment.create(config, folder)
     console.print(f"run directory: {folder}")
     before = experiment.measure_before()
-    console.print(f"before: {report.share(before.accuracy, before.ci95)} of {before.n} test questions, greedy")
+    untrained = report.share(before.accuracy, before.ci95)
+    console.print(f"before: {untrained} of {before.n} test questions, greedy")
     show_progress(experiment)
     summary = experiment.finish()
     picture = folder / "curves.png"
-    figure = plots.curves(table(experiment.trainer.history), before=summary["before"]["accuracy"],
-                          after=summary["after"]["accuracy"], title=f"{summary['preset']}, seed {summary['seed']}")
+    figure = plots.curves(
+        table(experiment.trainer.history), before=summary["before"]["accuracy"],
+        after=summary["after"]["accuracy"], title=f"{summary['preset']}, seed {summary['seed']}")
     picture.write_bytes(plots.png(figure))
     console.print(report.transcripts(before, experiment.evaluations["after"]))
     console.print(report.accuracy_table(summary))
@@ -97,7 +100,7 @@ def evaluate_command(
     model: Model,
     data: Annotated[str | None, typer.Option(help="JSONL file [default: the test questions]")] = None,
     k: Annotated[int, typer.Option(help="answers a question")] = 1,
-    greedy: Annotated[bool, typer.Option("--greedy", help="the most likely token instead of sampling")] = False,
+    greedy: Annotated[bool, typer.Option("--greedy", help="take the most likely token")] = False,
     seed: Annotated[int, typer.Option(help="of the sampling")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object")] = False,
 ) -> None:
@@ -115,7 +118,8 @@ def evaluate_command(
     if as_json:
         typer.echo(json.dumps(found.as_dict()))
         return
-    table = Table(title=f"{model}: {found.n} questions, {'greedy' if greedy else f'temperature {config.temperature:g}'}")
+    how = "greedy" if greedy else f"temperature {config.temperature:g}"
+    table = Table(title=f"{model}: {found.n} questions, {how}")
     table.add_column("")
     table.add_column("accuracy", justify="right")
     table.add_row("all", share(found.accuracy, found.ci95))
@@ -171,7 +175,8 @@ def models() -> None:
     for folder in embedded_models().values():
         m = describe_model(folder)
         accuracy = "not stated" if m["greedy_dev"] is None else f"{100 * m['greedy_dev']:.1f} %"
-        table.add_row(m["name"], f"{m['parameters']:,}", f"{m['bytes'] / 1e6:.1f}", accuracy, m["purpose"] or "")
+        size = f"{m['bytes'] / 1e6:.1f}"
+        table.add_row(m["name"], f"{m['parameters']:,}", size, accuracy, m["purpose"] or "")
     console.print(table)
 
 

@@ -43,15 +43,15 @@ class Config(BaseModel):
         None, description="body of the token-level reward model: a model, 'policy' (a copy), or none")
     chat_template: str | None = Field(None, description="Jinja text that replaces the tokenizer's template")
     system_prompt: str | None = Field(None, description="system message put before every question")
-    stop_tokens: tuple[str, ...] = Field(("<|im_end|>",), min_length=1, description="tokens that end an answer")
-    dtype: Literal["auto", "float32", "bfloat16"] = Field("float32", description="auto: as the model was saved")
-    device: str = Field("cpu", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$", description="auto: a GPU where there is one")
+    stop_tokens: tuple[str, ...] = Field(("<|im_end|>",), min_length=1, description="they end an answer")
+    dtype: Literal["auto", "float32", "bfloat16"] = Field("float32", description="auto: as saved")
+    device: str = Field("cpu", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$", description="auto: a GPU if any")
     # data
     train_data: str = Field("prompts/train.jsonl", description="JSONL file of the questions to train on")
     dev_data: str = Field("prompts/dev.jsonl", description="questions that choose the checkpoint")
     test_data: str = Field("prompts/test.jsonl", description="questions asked once before and once after")
     difficulty_bins: tuple[tuple[Share, Share, Steps], ...] = Field(
-        (), description="(low, high, repeat) of the pass rate: a question in [low, high) is drawn repeat times")
+        (), description="(low, high, repeat): a pass rate in [low, high) is drawn repeat times")
     # rollout
     batch_size: Positive = Field(32, description="questions a step, B")
     group_size: int = Field(8, description="answers a question, G")
@@ -63,7 +63,8 @@ class Config(BaseModel):
     # grade
     positive_threshold: Share = Field(1.0, description="a member with at least this score is positive")
     control: Literal["none", "random", "shuffled", "own_samples"] = Field(
-        "none", description="null experiment: coin-flip scores, scores dealt to other answers, or imitation of every own answer")
+        "none", description="null experiment: coin-flip scores, scores of other answers, or imitation of "
+        "every own answer")
     # select and shape
     reward_coding: Literal["plus_minus", "zero_one"] = Field("plus_minus", description="+1/-1 or 1/0")
     advantage: Literal["rloo", "grpo"] = Field("rloo", description="baseline of the group")
@@ -78,12 +79,12 @@ class Config(BaseModel):
     correct_threshold: float = Field(0.5, ge=0, lt=1, description="of the weights of right answers")
     incorrect_threshold: float = Field(0.5, ge=0, lt=1, description="of the weights of wrong answers")
     topk_ratio: float = Field(0.25, gt=0, le=1, description="share of tokens with a weight under topk")
-    token_reward_rows: Literal["all", "kept"] = Field("all", description="answers the token model learns from")
+    token_reward_rows: Literal["all", "kept"] = Field("all", description="what the token model learns from")
     token_reward_balance: bool = Field(True, description="right and wrong answers weigh the same there")
     kl_coefficient: float = Field(0.01, ge=0, le=10, description="of the KL term (beta)")
     kl_estimator: Literal["k1", "k2", "k3"] = Field("k3", description="per-token estimate of the KL")
-    kl_target: Literal["initial", "old"] = Field("initial", description="KL to the reference or to the sampler")
-    loss_norm: Literal["token_class", "sequence"] = Field("token_class", description="what a term is divided by")
+    kl_target: Literal["initial", "old"] = Field("initial", description="reference, or the sampler")
+    loss_norm: Literal["token_class", "sequence"] = Field("token_class", description="of each term")
     # update
     total_steps: Positive = Field(40, description="steps of the run")
     policy_lr: Rate = Field(1e-4, description="peak learning rate of the policy")
@@ -96,7 +97,7 @@ class Config(BaseModel):
     token_reward_warmup_steps: Steps = Field(2, description="linear warm-up of that learning rate")
     token_reward_epochs: Positive = Field(1, description="passes of the token-level model over a batch")
     head_init: Literal["zero", "normal"] = Field("zero", description="the token-level model's head")
-    head_lr_factor: float = Field(10.0, gt=0, le=1000, description="the head learns this much faster than its body")
+    head_lr_factor: float = Field(10.0, gt=0, le=1000, description="the head learns faster by this")
     weight_decay: float = Field(0.01, ge=0, le=1, description="of AdamW")
     adam_betas: tuple[Share, Share] = Field((0.9, 0.95), description="of AdamW")
     max_grad_norm: float = Field(1.0, gt=0, le=1000, description="gradient clipping")
@@ -106,7 +107,7 @@ class Config(BaseModel):
     seed: Steps = Field(0, description="of everything random")
     threads: Steps = Field(0, description="CPU threads of torch; 0: leave as it is")
     eval_interval: Steps = Field(5, description="steps between evaluations on dev; 0: none")
-    checkpoint_interval: float = Field(-1, ge=-1, description="-1 at the end, below 1 a share of the run, else steps")
+    checkpoint_interval: float = Field(-1, ge=-1, description="-1: end, below 1: a share, else steps")
     debug: bool = Field(False, description="write ids, masks and log-probs into the trajectory files")
 
     @model_validator(mode="after")
@@ -178,7 +179,8 @@ class Config(BaseModel):
             raise ConfigError(f"{source}: not a readable {path.suffix[1:].upper()} file ({error}); "
                               "save it as UTF-8 and mend the place named") from None
         if not isinstance(fields, Mapping):
-            raise ConfigError(f"{source}: a config file holds one table of fields, not a {type(fields).__name__}")
+            raise ConfigError(f"{source}: a config file holds one table of fields, not a "
+                              f"{type(fields).__name__}")
         return cls(**{**fields, **changes})
 
 

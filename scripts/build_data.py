@@ -10,6 +10,7 @@ demonstrations. No question, and no mirror image (a + b, b + a), is in two split
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import random
 from collections import Counter
@@ -22,6 +23,20 @@ SEED = 2026
 LEVELS = (2, 3, 4)
 SIZES = {"dev": 200, "test": 1000, "train": 4200}
 SAMPLES = 16
+README = """# data
+
+Everything here is made by scripts of this repository, from seeds; nothing was downloaded. Licence: Apache-2.0.
+`make models` makes it all again (on another machine or another torch the weights can differ in the last bits).
+
+* prompts/: questions by scripts/build_data.py, seed {seed}: additions of two numbers of 2, 3 or 4 digits (`level`), a third
+  of each. {train} train, {dev} dev, {test} test; no question and no mirror image (a + b, b + a) is in two splits. Schema of
+  OREAL-RL-Prompts (question, gold_answer, pass_rate) plus id, data_source, level. `pass_rate` is the share of right
+  answers among {samples} of models/tiny-math at temperature 1.
+* models/: by scripts/build_models.py; each folder has its own card (README.md, card.json).
+
+| file | SHA-256 |
+|---|---|
+{rows}"""
 
 
 def build() -> None:
@@ -64,6 +79,16 @@ def measure() -> None:
         write(split, [{**line, "pass_rate": rates[line["id"]]} for line in lines])
         bins = Counter(min(int(r * 5), 4) for r in rates.values())
         print(split, "pass rates by fifths:", [bins[i] for i in range(5)])
+    write_readme()
+
+
+def write_readme() -> None:
+    """Provenance and hashes of everything under data/."""
+    root = ROOT.parent
+    files = sorted(p for p in root.rglob("*") if p.is_file() and p.name != "README.md")
+    rows = "".join(f"| {p.relative_to(root).as_posix()} | {hashlib.sha256(p.read_bytes()).hexdigest()} |\n"
+                   for p in files)
+    (root / "README.md").write_text(README.format(seed=SEED, rows=rows, samples=SAMPLES, **SIZES), encoding="utf-8")
 
 
 def write(split: str, lines: list[dict[str, object]]) -> None:

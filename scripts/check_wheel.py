@@ -50,7 +50,7 @@ def contents(wheel: Path) -> None:
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
-        call(sys.executable, "-m", "pip", "wheel", "--no-deps", "-w", work, ROOT, cwd=work)
+        call(Path(sys.executable), "-m", "pip", "wheel", "--no-deps", "-w", work, ROOT, cwd=work)
         (wheel,) = work.glob("rlteach-*.whl")
         contents(wheel)
         venv.create(work / "venv", with_pip=True)

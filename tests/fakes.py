@@ -53,9 +53,10 @@ def tiny_model(seed: int = 0, *, hidden: int = 16, layers: int = 2, spread: floa
     """A random Qwen2 with grouped-query attention; `spread` is the size of its weights."""
     torch.manual_seed(seed)
     return Qwen2ForCausalLM(Qwen2Config(
-        vocab_size=len(tokenizer()), hidden_size=hidden, intermediate_size=2 * hidden, num_hidden_layers=layers,
-        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=256, tie_word_embeddings=True,
-        initializer_range=spread, bos_token_id=None, eos_token_id=2, pad_token_id=0))
+        vocab_size=len(tokenizer()), hidden_size=hidden, intermediate_size=2 * hidden,
+        num_hidden_layers=layers, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=256,
+        tie_word_embeddings=True, initializer_range=spread, bos_token_id=None, eos_token_id=2,
+        pad_token_id=0))
 
 
 def tiny_policy(config: Config | None = None, seed: int = 0, **size: Any) -> Policy:
@@ -141,7 +142,8 @@ def random_answers(count: int, seed: int, *, longest: int = 9) -> list[Trajector
     size = len(tokenizer())
 
     def ids(most: int) -> list[int]:
-        return [rng.choice((0, 2, *(rng.randrange(size) for _ in range(4)))) for _ in range(rng.randint(1, most))]
+        any_id = [0, 2, *(rng.randrange(size) for _ in range(8))]
+        return rng.choices(any_id, k=rng.randint(1, most))
 
     return [trajectory(ids(6), ids(longest)) for _ in range(count)]
 

@@ -120,14 +120,17 @@ def log_softmax(logits: Sequence[float], temperature: float, among: Sequence[int
     return {v: logits[v] / temperature - highest - math.log(total) for v in among}
 
 
-def distributions(m: Member, t: int, s: Switches) -> tuple[dict[int, float], dict[int, float], float]:
-    """(law the token at t was drawn from, law over the whole vocabulary, reference's log-probability)"""
+def distributions(
+    m: Member, t: int, s: Switches
+) -> tuple[dict[int, float], dict[int, float], float, float]:
+    """(law the token at t was drawn from, law over the whole vocabulary, what the KL term compares
+    with, the initial reference's log-probability)"""
     size = range(len(m.logits[0]))
     left = m.support[t]
     drawn = log_softmax(m.logits[t - 1], s["temperature"], size if left is None else left)
     full = log_softmax(m.logits[t - 1], s["temperature"], size)
     fixed = log_softmax(m.reference[t - 1], s["temperature"], size)[m.tokens[t]]
-    return drawn, full, full[m.tokens[t]] if s["kl_target"] == "old" else fixed
+    return drawn, full, full[m.tokens[t]] if s["kl_target"] == "old" else fixed, fixed
 
 
 def kl_of_token(logp: float, reference: float, estimator: str) -> tuple[float, float]:
@@ -147,7 +150,7 @@ class Loss:
     kl: float
     gradients: list[Table]  # one table a kept member: d total / d logits
     entropy: float  # mean over the action tokens, as k3 and the largest |ratio - 1| are
-    k3: float
+    k3: float  # against the initial reference, whatever kl_target says
     deviation: float
 
     @property
@@ -162,35 +165,43 @@ def row_factor(advantage: float, p: float, positive: bool, s: Switches) -> float
     return {"rloo": advantage, "one_minus_p": -(1 - p), "none": -1.0}[s["negative_shaping"]]
 
 
-def loss(kept: Sequence[tuple[Member, float, float]], s: Switches) -> Loss | None:
-    """Eq. 11 (and its released form) over the kept (member, advantage, pass rate); None when there is none."""
+def loss(
+    kept: Sequence[tuple[Member, float, float]], s: Switches, old: Sequence[Table] | None = None
+) -> Loss | None:
+    """Eq. 11 (and its released form) over the kept (member, advantage, pass rate); None when there is none.
+
+    old: the sampling policy's logits; None: the policy has not moved since, as in a first update.
+    """
     if not kept:
         return None
     out = Loss(0.0, 0.0, 0.0, [], 0.0, 0.0, 0.0)
     norm_positive, norm_negative, norm_kl = normalizers([m for m, *_ in kept], s)
     tokens = sum(len(m.actions) for m, *_ in kept)
-    for m, advantage, p in kept:
+    for row, (m, advantage, p) in enumerate(kept):
         positive = bool(is_positive(m.score, s))
         factor = row_factor(advantage, p, positive, s)
         omega = token_weights([m.w[t] for t in m.actions], positive, s)
         gradient = [[0.0] * len(line) for line in m.logits]
         for weight, t in zip(omega, m.actions, strict=True):
-            drawn, full, reference = distributions(m, t, s)
+            drawn, full, reference, initial = distributions(m, t, s)
             token = m.tokens[t]
             if positive:  # cross-entropy of the token
                 scale = s["positive_factor"] / norm_positive * factor * weight
                 out.positive += scale * -drawn[token]
                 slope = -scale
-            else:  # the ratio pi/pi_old is 1, and its slope is that of log pi
+            else:  # the ratio pi/pi_old; its slope is the ratio times that of log pi
+                before = drawn[token]
+                if old is not None:
+                    before = log_softmax(old[row][t - 1], s["temperature"], list(drawn))[token]
                 scale = s["negative_factor"] / norm_negative * -factor * weight
-                out.negative += scale
-                slope = scale
+                slope = scale * math.exp(drawn[token] - before)
+                out.negative += slope
             k, dk = kl_of_token(full[token], reference, s["kl_estimator"])
             out.kl += s["kl_coefficient"] / norm_kl * k
             add_slope(gradient[t - 1], drawn, token, slope, s)
             add_slope(gradient[t - 1], full, token, s["kl_coefficient"] / norm_kl * dk, s)
             out.entropy += -math.fsum(math.exp(x) * x for x in full.values()) / tokens
-            out.k3 += kl_of_token(full[token], reference, "k3")[0] / tokens
+            out.k3 += kl_of_token(full[token], initial, "k3")[0] / tokens
             out.deviation = max(out.deviation, abs(math.exp(drawn[token] - m.drawn_with[t]) - 1))
         out.gradients.append(gradient)
     return out

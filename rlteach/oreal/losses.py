@@ -53,7 +53,9 @@ def policy_loss(
     from and over the whole vocabulary; they differ only under top-p or top-k.
     """
     arguments = (sampling, rows.weights, rows.coefficient, rows.positive)
-    kl = kl_term(full, rows.reference, rows.action_mask, config.kl_estimator)
+    # with one update a batch, pi_old is the policy itself: k2 and k3 then have no gradient at all
+    target = rows.reference if config.kl_target == "initial" else full.detach()
+    kl = kl_term(full, target, rows.action_mask, config.kl_estimator)
     return torch.stack([
         config.positive_factor * positive_term(*arguments) / count.positive,
         config.negative_factor * negative_term(*arguments) / count.negative,

@@ -58,7 +58,8 @@ def token_weights(
     if weighting == "topk":
         weights = topk_rescale(believed, mask, topk_ratio)
     else:
-        threshold = torch.where(positive, positive_threshold, negative_threshold)
+        limits = scores.new_tensor([negative_threshold, positive_threshold])
+        threshold = limits[positive.long()]
         weights = threshold_rescale(believed, threshold[:, None])
     return weights * mask
 
@@ -80,7 +81,7 @@ def topk_rescale(x: Tensor, mask: Tensor, ratio: float) -> Tensor:
     out = torch.zeros_like(x)
     for row in range(len(x)):
         where = mask[row].nonzero()[:, 0]
-        count = int(ratio * len(where))
+        count = int(ratio * len(where) + 1e-9)  # 0.29 * 100 is 28.999999999999996 in binary
         if count == 0:
             continue
         values, order = x[row, where].topk(count)

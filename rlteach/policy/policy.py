@@ -65,7 +65,7 @@ class _Scorer:
                 parts.append(checkpoint(self._chunk, *arguments, use_reentrant=False))
             else:
                 parts.append(self._chunk(*arguments))
-        empty = states.new_zeros(0)
+        empty = states.sum(-1).float()  # no action token here: nothing, but still in the graph
         columns = [torch.cat(c) for c in zip(*parts, strict=True)] or [empty] * 3
         return Logprobs(*(_place(column, rows.action_mask) for column in columns))
 
@@ -91,11 +91,16 @@ class Policy(_Scorer):
     def __init__(
         self, model: torch.nn.Module, tokenizer: Any, *, config: Config | None = None
     ) -> None:
-        self.config = config or Config()
-        super().__init__(model, logits_chunk=self.config.logits_chunk)
-        self.tokenizer = tokenizer
-        self.stop_ids = stop_ids(tokenizer, self.config.stop_tokens)
-        self.version = 0
+        super().__init__(model)
+        self.tokenizer, self.version = tokenizer, 0
+        self.use(config or Config())
+
+    def use(self, config: Config) -> None:
+        """Sample and score by this config from now on."""
+        self.config, self.logits_chunk = config, config.logits_chunk
+        self.stop_ids = stop_ids(self.tokenizer, config.stop_tokens)
+        if config.chat_template is not None:
+            self.tokenizer.chat_template = config.chat_template
 
     @classmethod
     def load(cls, name: str | None = None, config: Config | None = None) -> Policy:

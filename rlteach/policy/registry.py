@@ -74,7 +74,5 @@ def load_model(name: str, config: Config) -> tuple[torch.nn.Module, Any]:
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "mps" if torch.mps.is_available() else "cpu"
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    if config.chat_template is not None:
-        tokenizer.chat_template = config.chat_template
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=config.dtype)
     return model.to(device), tokenizer

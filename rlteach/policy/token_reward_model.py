@@ -52,8 +52,9 @@ def build_token_reward_model(policy: Policy, config: Config) -> TokenRewardModel
     if name is None:
         return None
     source = policy if name == "policy" else Policy.load(name, config)
-    torch.manual_seed(config.seed)  # only head_init="normal" draws from it
-    return TokenRewardModel(source.model.base_model, head_init=config.head_init)
+    with torch.random.fork_rng():  # head_init="normal" draws from it
+        torch.manual_seed(config.seed)
+        return TokenRewardModel(source.model.base_model, head_init=config.head_init)
 
 
 @torch.no_grad()

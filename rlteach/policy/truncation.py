@@ -38,6 +38,9 @@ def support_tensor(
     """(action mask, support) of each row -> [N, T, K] ids, -1 where empty; None without supports."""
     if all(support is None for _, support in supports):
         return None
+    if any(support is None for _, support in supports):
+        raise ValueError("some answers of this batch have a support and some have none: sample all of "
+                         "them with the same top_p and top_k")
     most = max(len(ids) for _, support in supports for ids in support or ((),))
     out = torch.full((len(supports), longest, most), -1, dtype=torch.long)
     for row, (mask, support) in enumerate(supports):

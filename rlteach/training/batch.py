@@ -42,7 +42,8 @@ class Rows:
 
     def __repr__(self) -> str:
         n, t = self.token_ids.shape
-        return f"Rows(N={n}, T={t}, positive={int(self.positive.sum())}, action_tokens={int(self.action_mask.sum())})"
+        right, tokens = int(self.positive.sum()), int(self.action_mask.sum())
+        return f"Rows(N={n}, T={t}, positive={right}, action_tokens={tokens})"
 
     def with_(self, **changes: Tensor) -> Rows:
         return replace(self, **changes)

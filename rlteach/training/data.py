@@ -122,7 +122,8 @@ def to_sample(at: str, entry: dict[str, Any], index: int) -> Sample:
         raise DataError(f"{at}: gold_answer must be a text or a list of texts; got {gold!r} "
                         "(put numbers in quotes)")
     rate = entry.get("pass_rate")
-    if rate is not None and (isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate <= 1):
+    is_number = isinstance(rate, int | float) and not isinstance(rate, bool)
+    if rate is not None and not (is_number and 0 <= rate <= 1):
         raise DataError(f"{at}: pass_rate must be a number from 0 to 1, or null; got {rate!r}")
     known = ("question", "gold_answer", "pass_rate", "id", "data_source")
     extra = {k: v for k, v in entry.items() if k not in known}

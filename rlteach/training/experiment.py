@@ -35,7 +35,8 @@ class Experiment:
         self.test = load_samples(self.config.test_data)
         self.best_dev: float | None = None
         self.elapsed = 0.0
-        self.summary: dict[str, Any] = {"preset": self.config.name, "seed": self.config.seed, "state": "running"}
+        self.summary: dict[str, Any] = {
+            "preset": self.config.name, "seed": self.config.seed, "state": "running"}
 
     @classmethod
     def create(cls, config: Config, folder: Path) -> Experiment:

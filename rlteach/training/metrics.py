@@ -44,10 +44,14 @@ def group_metrics(batch: Batch, config: Config) -> dict[str, float | int | None]
     }
 
 
-def warn_if_flat(history: Sequence[StepRecord], steps: int = 3) -> None:
+def warn_if_flat(history: Sequence[StepRecord], config: Config, steps: int = 3) -> None:
     """A loud warning when the last steps held nothing to learn from: a flat curve is no failed algorithm."""
     last = history[-steps:]
-    if len(last) == steps and all(r.groups and r.metrics["groups/zero_std"] == len(r.groups) for r in last):
+    limit = config.positive_threshold
+    signs = [{s >= limit for s in g.scores if s is not None} for r in last for g in r.groups]
+    if config.control == "own_samples":  # it learns from every answer, whatever its sign
+        return
+    if len(last) == steps and all(r.groups for r in last) and all(len(s) < 2 for s in signs):
         warnings.warn(
             f"in the last {steps} steps no group has both right and wrong answers, so nothing was "
             f"learned (reward/mean {last[-1].metrics['reward/mean']}): all right means the questions are "

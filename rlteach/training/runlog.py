@@ -29,7 +29,8 @@ class RunLog:
     def create(cls, folder: Path, config: Config) -> RunLog:
         """A new run. Raises RunError when the folder holds something."""
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise RunError(f"--out {folder} is not empty: name another folder, or go on with --resume {folder}")
+            raise RunError(f"--out {folder} is not empty: name another folder, or go on with "
+                           f"--resume {folder}")
         (folder / "trajectories").mkdir(parents=True)
         (folder / "checkpoints").mkdir()
         log = cls(folder, config)

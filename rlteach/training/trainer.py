@@ -52,7 +52,7 @@ class OrealTrainer:
         token_reward_model: TokenRewardModel | None = None,
     ) -> None:
         self.policy, self.judger, self.config = policy, as_judger(judger), config
-        policy.config = config
+        policy.use(config)
         self.samples = balance(samples, config.difficulty_bins)
         self.reference = reference or policy.frozen_copy()
         self.token_reward_model = token_reward_model or build_token_reward_model(policy, config)
@@ -123,8 +123,7 @@ class OrealTrainer:
                 negative_threshold=c.incorrect_threshold, topk_ratio=c.topk_ratio,
             )
             weights.append(omega)
-            model = self.reference if c.kl_target == "initial" else self.policy
-            reference.append(model.logprobs(part, c.temperature).full)
+            reference.append(self.reference.logprobs(part, c.temperature).full)
         rows = rows.with_(
             coefficient=losses.coefficients(
                 rows.advantages, rows.positive, rows.pass_rates,
@@ -145,13 +144,13 @@ class OrealTrainer:
         positive = positives(group, self.config.positive_threshold)
         known = [p for p in positive if p is not None]
         share = sum(known) / len(known) if known else 0.0
-        own = self.config.control == "own_samples"
+        own = self.config.control == "own_samples" and which is not None  # never a label to learn
         for i in which if which is not None else range(len(positive)):
             version = group.trajectories[i].policy_version
             if version != self.policy.version:
                 raise ValueError(f"sampled from policy version {version}, the policy is at "
                                  f"{self.policy.version}: call trainer.rollout() again")
-            if positive[i] is not None or own:
+            if positive[i] is not None:
                 yield group.trajectories[i], bool(positive[i]) or own, group.advantages[i] or 0.0, share
 
     def update(self, batch: Batch) -> StepRecord:
@@ -168,7 +167,7 @@ class OrealTrainer:
         self.step_index += 1
         record = StepRecord(self.step_index, batch.groups, metrics)
         self.history.append(record)
-        warn_if_flat(self.history)
+        warn_if_flat(self.history, self.config)
         return record
 
     def step(self) -> StepRecord:

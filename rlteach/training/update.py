@@ -35,11 +35,11 @@ class Learner:
 
     def update(self, batch: Batch, step: int) -> Metrics:
         """Both models; the policy rests during the freeze steps and when nothing was kept."""
-        metrics: Metrics = {}
+        frozen = step < self.config.policy_freeze_steps
+        metrics = self.update_policy(batch.policy_rows, step, frozen=frozen)
         if batch.reward_rows is not None:
             metrics |= self.update_token_model(batch.reward_rows, step)
-        frozen = step < self.config.policy_freeze_steps
-        return metrics | self.update_policy(batch.policy_rows, step, frozen=frozen)
+        return metrics
 
     def update_policy(self, rows: Rows, step: int, *, frozen: bool = False) -> Metrics:
         """Eq. 11. With nothing kept there is no step and no number: weights stay bit for bit."""
@@ -63,6 +63,7 @@ class Learner:
         norm = None if frozen else self._step(self.optimizer, self.policy.model, [lr])
         self.policy.version += not frozen
         positive, negative, kl, entropy, reference_kl, tokens = sums.tolist()
+        tokens = max(tokens, 1)
         values = (positive + negative + kl, positive, negative, kl)
         return {**{f"loss/{n}": v for n, v in zip(names, values, strict=True)},
                 "kl/reference": reference_kl / tokens, "entropy": entropy / tokens,
@@ -82,7 +83,8 @@ class Learner:
     def update_token_model(self, rows: Rows, step: int) -> Metrics:
         """Eq. 12 on all rows; with balance, right and wrong answers have the same total weight."""
         c = self.config
-        lr = schedule(step, c.token_reward_warmup_steps, c.total_steps, c.token_reward_lr, c.token_reward_lr_end)
+        lr = schedule(step, c.token_reward_warmup_steps, c.total_steps,
+                      c.token_reward_lr, c.token_reward_lr_end)
         if not len(rows):
             return {"loss/token_reward": None, "grad_norm/token_reward": None, "lr/token_reward": lr}
         row_weights = class_weights(rows.positive, c.token_reward_balance)

@@ -14,8 +14,11 @@ from rlteach.types import Group
 
 def accuracy_table(summary: Mapping[str, Any]) -> Table:
     """Test accuracy before, after (best on dev) and at the last step, with 95 % intervals."""
-    columns = [("before", summary["before"]), (f"after (step {summary['best_step']}, best on dev)", summary["after"]),
-               (f"last step ({summary['steps']})", summary["last_step"])]
+    columns = [
+        ("before", summary["before"]),
+        (f"after (step {summary['best_step']}, best on dev)", summary["after"]),
+        (f"last step ({summary['steps']})", summary["last_step"]),
+    ]
     table = Table(title=f"greedy accuracy on {summary['before']['n']} test questions")
     table.add_column("")
     for name, _ in columns:
