@@ -3,7 +3,7 @@
     python scripts/build_models.py            about ten minutes on one core
 
 One supervised run on worked additions (rlteach/course/addition.py), saved twice:
-  tiny-math     stopped early, while it still errs: the policy that reinforcement will mend
+  tiny-math     stopped early, at a high learning rate, while it still errs: the policy to be trained
   tiny-checker  the same run, taken to its end: the body of a warm-started token-level reward model
 Every demonstration ends right. Some hold a slip that is noticed and mended; the wrong digit itself
 carries no loss. Nothing is done to the weights, and no target is wrong. Questions of dev and test
@@ -33,14 +33,16 @@ from rlteach.types import Group, Sample
 
 ROOT = Path(__file__).resolve().parents[1] / "data" / "models"
 SEED = 7
-BATCH = 64
+BATCH = 32
 PEAK = 2e-3
 WARMUP = 50
-LEVEL_WEIGHTS = {2: 1, 3: 2, 4: 4}  # long numbers are harder, so they are shown more often
+LEVEL_WEIGHTS = {2: 1, 3: 2, 4: 3}  # long numbers are harder, so they are shown more often
 SLIP = 0.12  # per step of the working
 LATE_SLIP = 0.3  # of tiny-checker
-EARLY = 320  # steps of tiny-math: enough to be right about half of the time
-LATE = 1200  # further steps of tiny-checker
+FIRST, EVERY, LAST = 400, 20, 800  # steps at which a tiny-math may be taken
+WINDOW = (0.40, 0.55)  # its greedy accuracy on dev
+SAMPLED, LOWEST = 0.27, 0.10  # its accuracy at temperature 1: over all, and of the worst level
+LATE = 800  # further steps of tiny-checker
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
@@ -131,12 +133,11 @@ def save(policy: Policy, name: str, purpose: str, step: int, dev: list[Sample]) 
     folder = ROOT / name
     policy.save(folder)
     greedy, sampled = accuracy(policy, dev, True), accuracy(policy, dev, False)
-    mean = {k: sum(v.values()) / len(v) for k, v in (("greedy", greedy), ("sampled", sampled))}
     card = {
         "name": name, "purpose": purpose, "licence": "Apache-2.0", "made_by": "scripts/build_models.py",
         "seed": SEED, "supervised_steps": step, "batch": BATCH, "peak_lr": PEAK,
         "parameters": sum(p.numel() for p in policy.model.parameters()),
-        "greedy_dev": round(mean["greedy"], 4), "sampled_dev": round(mean["sampled"], 4),
+        "greedy_dev": round(mean(greedy), 4), "sampled_dev": round(mean(sampled), 4),
         "greedy_dev_by_level": greedy, "sampled_dev_by_level": sampled,
     }
     (folder / "card.json").write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
@@ -155,7 +156,7 @@ def readme(card: dict[str, Any]) -> str:
 A Qwen2-architecture language model ({card['parameters']:,} parameters: 4 layers, hidden size 128, 4 heads of
 which 2 for keys and values, tied embeddings) with a byte-level tokenizer in which every byte and every
 digit is a token. Made from nothing by `{card['made_by']}` with seed {card['seed']}: {card['supervised_steps']}
-supervised steps of {card['batch']} worked additions (2, 3 and 4 digits), AdamW, peak learning rate {card['peak_lr']}, cosine.
+supervised steps of {card['batch']} worked additions (2, 3 and 4 digits), AdamW, learning rate {card['peak_lr']} (constant after a warm-up; tiny-checker: a cosine to 0 after that).
 Every demonstration ends right; in some of them a wrong digit is noticed (" no, ") and the step is
 written again, and the wrong digit carries no loss. No question of dev or test was used.
 
@@ -168,44 +169,62 @@ Licence: {card['licence']}.
 """
 
 
-def train(model: Qwen2ForCausalLM, data: Demonstrations, steps: int, slip: float) -> None:
-    """Supervised: linear warm-up, then a cosine to nothing, so that the weights come to rest."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK, betas=(0.9, 0.98), weight_decay=0.01)
-    for step in range(1, steps + 1):
-        rest = max(step - WARMUP, 0) / (steps - WARMUP)
-        for group in optimizer.param_groups:
-            group["lr"] = PEAK * min(step / WARMUP, 1) * (1 + math.cos(math.pi * rest)) / 2
-        ids, weights = data.batch(slip)
-        logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
+class Supervised:
+    """Demonstrations, AdamW and a learning rate; `steps` trains."""
+
+    def __init__(self, model: Qwen2ForCausalLM, tokenizer: Any) -> None:
+        self.model, self.data, self.done = model, Demonstrations(tokenizer), 0
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK, betas=(0.9, 0.98), weight_decay=0.01)
+
+    def step(self, slip: float, share: float = 1.0) -> None:
+        """One batch at `share` of the peak learning rate (after the warm-up)."""
+        self.done += 1
+        for group in self.optimizer.param_groups:
+            group["lr"] = PEAK * share * min(self.done / WARMUP, 1)
+        ids, weights = self.data.batch(slip)
+        logits = self.model(input_ids=ids, use_cache=False).logits[:, :-1]
         losses = cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none")
         loss = (losses * weights[:, 1:]).sum() / weights[:, 1:].sum()
-        optimizer.zero_grad()
+        self.optimizer.zero_grad()
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        if step % 100 == 0:
-            print(f"step {step}: loss {loss.item():.3f}", flush=True)
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
 
 
-def main(early: int, late: int) -> None:
+def early_enough(policy: Policy, dev: list[Sample], step: int) -> bool:
+    """Is this a policy for the lessons: half right, every level sometimes right?"""
+    greedy, sampled = accuracy(policy, dev, True), accuracy(policy, dev, False)
+    print(f"step {step}: greedy {greedy}, temperature 1 {sampled}", flush=True)
+    return (WINDOW[0] <= mean(greedy) <= WINDOW[1] and mean(sampled) >= SAMPLED
+            and min(sampled.values()) >= LOWEST)
+
+
+def mean(by_level: dict[int, float]) -> float:
+    return sum(by_level.values()) / len(by_level)
+
+
+def main(late: int) -> None:
     torch.set_num_threads(1)
     tokenizer = build_tokenizer()
     model = build_model(len(tokenizer), tokenizer.eos_token_id)
     policy = Policy(model, tokenizer, config=Config())
-    data, dev = Demonstrations(tokenizer), load_samples("prompts/dev.jsonl")
-    train(model, data, early, SLIP)
-    save(policy, "tiny-math", "The untrained policy of rlteach: it adds, and often errs.", early, dev)
+    dev, run = load_samples("prompts/dev.jsonl"), Supervised(model, tokenizer)
+    while not (run.done >= FIRST and run.done % EVERY == 0 and early_enough(policy, dev, run.done)):
+        if run.done >= LAST:
+            raise SystemExit(f"no checkpoint up to step {LAST} fits the window {WINDOW}")
+        run.step(SLIP)
+    save(policy, "tiny-math", "The untrained policy of rlteach: it adds, and often errs.", run.done, dev)
+    for i in range(late):
+        run.step(LATE_SLIP, (1 + math.cos(math.pi * i / late)) / 2)
     if late:
-        train(model, data, late, LATE_SLIP)
         save(policy, "tiny-checker", "tiny-math trained on: the body of a warm-started token-level "
-             "reward model.", early + late, dev)
+             "reward model.", run.done, dev)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--early", type=int, default=EARLY, help="supervised steps of tiny-math")
     parser.add_argument("--late", type=int, default=LATE, help="further steps of tiny-checker; 0: leave it out")
     parser.add_argument("--out", type=Path, default=ROOT, help="folder of the models")
     arguments = parser.parse_args()
     ROOT = arguments.out
-    main(arguments.early, arguments.late)
+    main(arguments.late)

@@ -88,9 +88,7 @@ class _Scorer:
 class Policy(_Scorer):
     """The model that is trained. `version` counts its updates."""
 
-    def __init__(
-        self, model: torch.nn.Module, tokenizer: Any, *, config: Config | None = None
-    ) -> None:
+    def __init__(self, model: torch.nn.Module, tokenizer: Any, *, config: Config | None = None) -> None:
         super().__init__(model)
         self.tokenizer, self.version = tokenizer, 0
         self.use(config or Config())
@@ -119,11 +117,7 @@ class Policy(_Scorer):
                            system_prompt=self.config.system_prompt)
 
     def sample(
-        self,
-        samples: Sequence[Sample],
-        keys: Sequence[Sequence[int]],
-        *,
-        greedy: bool = False,
+        self, samples: Sequence[Sample], keys: Sequence[Sequence[int]], *, greedy: bool = False
     ) -> list[tuple[Trajectory, ...]]:
         """len(keys[i]) answers to sample i, one noise key an answer.
 

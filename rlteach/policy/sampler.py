@@ -47,9 +47,7 @@ class Completion:
 
 @torch.no_grad()
 def sample(
-    model: torch.nn.Module,
-    prompts: Sequence[Sequence[int]],
-    rows: Sequence[tuple[int, int]],
+    model: torch.nn.Module, prompts: Sequence[Sequence[int]], rows: Sequence[tuple[int, int]],
     params: SamplingParams,
 ) -> list[Completion]:
     """One completion a row; `rows` holds (index of its prompt, noise key).
@@ -64,21 +62,18 @@ def sample(
                 f"a prompt of {len(prompt)} tokens and max_new_tokens={params.max_new_tokens} do not "
                 f"fit the model's {limit} positions: shorten the question or lower max_new_tokens"
             )
-    out: list[Completion] = []
-    for start in range(0, len(rows), params.row_cap):
-        out += _decode(model, prompts, rows[start : start + params.row_cap], params)
-    return out
+    parts = [rows[at : at + params.row_cap] for at in range(0, len(rows), params.row_cap)]
+    return [answer for part in parts for answer in _decode(model, prompts, part, params)]
 
 
 def _decode(
-    model: torch.nn.Module,
-    prompts: Sequence[Sequence[int]],
-    rows: Sequence[tuple[int, int]],
+    model: torch.nn.Module, prompts: Sequence[Sequence[int]], rows: Sequence[tuple[int, int]],
     params: SamplingParams,
 ) -> list[Completion]:
     device, limit = model.device, params.max_new_tokens
     cache, logits, mask = _prefill(model, prompts, [prompt for prompt, _ in rows])
-    noise = torch.stack([_noise(key, limit) for _, key in rows]).to(device)  # [N, max_new]
+    keyed = [torch.Generator().manual_seed(key) for _, key in rows]
+    noise = torch.stack([torch.rand(limit, generator=g, dtype=torch.float64) for g in keyed])
     ids = torch.zeros(len(rows), limit, dtype=torch.long, device=device)
     logprobs = torch.zeros(len(rows), limit, device=device)
     length = torch.full((len(rows),), limit, device=device)
@@ -87,7 +82,7 @@ def _decode(
     row = torch.arange(len(rows), device=device)  # which answer each line of the cache belongs to
     for t in range(limit):
         logp = distribution(logits, params)
-        chosen = _draw(logp, noise[row, t], params.temperature)
+        chosen = _draw(logp, noise[row.cpu(), t].to(device), params.temperature)
         ids[row, t] = chosen
         if params.temperature:
             logprobs[row, t] = logp.gather(-1, chosen[:, None])[:, 0]
@@ -125,10 +120,6 @@ def _draw(logprobs: Tensor, uniform: Tensor, temperature: float) -> Tensor:
     return at[:, 0].clamp(max=logprobs.shape[-1] - 1)
 
 
-def _noise(key: int, count: int) -> Tensor:
-    return torch.rand(count, generator=torch.Generator().manual_seed(key), dtype=torch.float64)
-
-
 def _prefill(
     model: torch.nn.Module, prompts: Sequence[Sequence[int]], owners: list[int]
 ) -> tuple[DynamicCache, Tensor, Tensor]:
@@ -153,16 +144,12 @@ def _forward(model: torch.nn.Module, ids: Tensor, mask: Tensor, cache: DynamicCa
     positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
     # transformers 5.20 renamed the argument: one of the two names exists
     name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
-    return model(
-        input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=True,
-        logits_to_keep=1, **{name: cache},
-    ).logits[:, -1]
+    return model(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=True,
+                 logits_to_keep=1, **{name: cache}).logits[:, -1]
 
 
-def _collect(
-    ids: Tensor, logprobs: Tensor, length: Tensor, supports: list[list[tuple[int, ...]]],
-    params: SamplingParams,
-) -> list[Completion]:
+def _collect(ids: Tensor, logprobs: Tensor, length: Tensor, supports: list, params: SamplingParams
+             ) -> list[Completion]:
     truncated = params.top_k or params.top_p < 1
     out = []
     for i, n in enumerate(length.tolist()):

@@ -49,15 +49,10 @@ class Rows:
         return replace(self, **changes)
 
     def micro_batches(self, size: int) -> Iterator[Rows]:
-        """The same rows, `size` at a time, without the columns that are padding in all of them."""
+        """The same rows, `size` at a time."""
         for at in range(0, len(self), size):
-            longest = int(self.attention_mask[at : at + size].sum(-1).max())
-            cut: dict[str, Tensor | None] = {}
-            for name in (f.name for f in fields(self)):
-                value = getattr(self, name)
-                part = None if value is None else value[at : at + size]
-                cut[name] = part if part is None or part.dim() == 1 else part[:, :longest]
-            yield Rows(**cut)
+            columns = {f.name: getattr(self, f.name) for f in fields(self)}
+            yield Rows(**{k: v if v is None else v[at : at + size] for k, v in columns.items()})
 
 
 @dataclass(frozen=True)

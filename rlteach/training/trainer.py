@@ -111,26 +111,21 @@ class OrealTrainer:
     def shape(self, groups: Sequence[Group]) -> Batch:
         """Tensors: token weights and reference log-probabilities of the kept members."""
         c, device = self.config, self.policy.model.device
-        kept = [m for g in groups for m in self._members(g, g.kept)]
-        rows = collate(kept, device)
-        weights, reference = [], []
-        for part in rows.micro_batches(c.micro_batch):
-            scores = token_scores(self.token_reward_model, part) if c.token_weighting != "none" \
-                else torch.zeros_like(part.sampled_logprobs)
-            omega = token_weights.token_weights(
-                scores, part.action_mask, part.positive, weighting=c.token_weighting,
-                score=c.token_score, positive_threshold=c.correct_threshold,
-                negative_threshold=c.incorrect_threshold, topk_ratio=c.topk_ratio,
-            )
-            weights.append(omega)
-            reference.append(self.reference.logprobs(part, c.temperature).full)
-        rows = rows.with_(
-            coefficient=losses.coefficients(
-                rows.advantages, rows.positive, rows.pass_rates,
-                positive_weight=c.positive_weight, negative_shaping=c.negative_shaping),
-            weights=_stack(weights, rows.sampled_logprobs),
-            reference=_stack(reference, rows.sampled_logprobs),
-        )
+        rows = collate([m for g in groups for m in self._members(g, g.kept)], device)
+        parts = list(rows.micro_batches(c.micro_batch))
+        reference = [self.reference.logprobs(part, c.temperature).full for part in parts]
+        scores = [token_scores(self.token_reward_model, part) for part in parts
+                  if c.token_weighting != "none"]
+        nothing = [torch.zeros_like(rows.sampled_logprobs)]
+        weights = token_weights.token_weights(
+            torch.cat(scores or nothing), rows.action_mask, rows.positive,
+            weighting=c.token_weighting, score=c.token_score, topk_ratio=c.topk_ratio,
+            positive_threshold=c.correct_threshold, negative_threshold=c.incorrect_threshold)
+        coefficient = losses.coefficients(
+            rows.advantages, rows.positive, rows.pass_rates,
+            positive_weight=c.positive_weight, negative_shaping=c.negative_shaping)
+        rows = rows.with_(coefficient=coefficient, weights=weights,
+                          reference=torch.cat(reference or nothing))
         learn = None
         if self.token_reward_model is not None:
             every = c.token_reward_rows == "all"
@@ -210,12 +205,3 @@ def sample_groups(
 def positives(group: Group, threshold: float) -> list[bool | None]:
     """Which members count as right answers; None for an unscorable one. [G]"""
     return [None if s is None else s >= threshold for s in group.scores]
-
-
-def _stack(parts: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
-    """Micro-batches of different length under each other, in the shape of `like` [N, T]."""
-    out, at = torch.zeros_like(like), 0
-    for part in parts:
-        out[at : at + len(part), : part.shape[1]] = part
-        at += len(part)
-    return out
