@@ -132,7 +132,7 @@ class OrealTrainer:
             learn = collate([m for g in groups for m in self._members(g, None if every else g.kept)], device)
         return Batch(self.step_index, self.policy.version, tuple(groups), rows, learn, dict(self._seconds))
 
-    def _members(self, group: Group, which: Sequence[int] | None) -> list[Member]:
+    def _members(self, group: Group, which: Sequence[int] | None) -> Iterator[Member]:
         """The members that training may see: scorable ones, with what they are worth."""
         if group.kept is None or group.advantages is None:
             raise ValueError("this group has no advantages yet: call trainer.select(groups) first")
