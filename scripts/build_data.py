@@ -73,8 +73,8 @@ def measure() -> None:
         keys = [[SEED * 1_000_003 + i * SAMPLES + k for k in range(SAMPLES)] for i in range(len(samples))]
         rates = {}
         for sample, answers in zip(samples, policy.sample(samples, keys), strict=True):
-            scores = [j.score for j in judger.grade(Group(sample, answers))]
-            rates[sample.id] = sum(scores) / SAMPLES
+            scores = [j.score for j in judger.grade(Group(sample, answers)) if j.score is not None]
+            rates[sample.id] = round(sum(scores) / len(scores), 4)
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         write(split, [{**line, "pass_rate": rates[line["id"]]} for line in lines])
         bins = Counter(min(int(r * 5), 4) for r in rates.values())

@@ -130,19 +130,16 @@ def test_every_config_field_is_read_somewhere() -> None:
 
 
 def test_architecture_names_every_module() -> None:
-    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    unnamed = [name for name in NAMES if not named(name, text)]
-    assert not unnamed, f"ARCHITECTURE.md does not say what these are for: {unnamed}"
-
-
-def named(name: str, text: str) -> bool:
-    """'policy/sampler.py' in full, or 'sampler.py' in a line that also holds 'policy/'."""
-    room, _, file = name.rpartition("/")
-    if room and file == "__init__.py":
-        return True
-    word = re.compile(rf"(?<![\w/]){re.escape(file)}(?!\w)")
-    return name in text if room and name in text else any(
-        word.search(line) and (not room or f"{room}/" in line) for line in text.splitlines())
+    """Its tree has one line a file, indented below the line of the folder; and no file that is gone."""
+    named, above = set(), {}
+    for line in (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").splitlines():
+        if found := re.match(r"( *)([a-z_]+/|[a-z_]+\.py)(\s|$)", line):
+            depth = len(found[1])
+            above = {d: folder for d, folder in above.items() if d < depth} | {depth: found[2]}
+            named.add("".join(above.values()))
+    modules = {f"rlteach/{name}" for name in NAMES if not name.endswith("/__init__.py")}
+    tree_of_package = {name for name in named if name.startswith("rlteach/") and name.endswith(".py")}
+    assert tree_of_package == modules
 
 
 def test_every_room_has_tests() -> None:
