@@ -198,10 +198,11 @@ def _explain(error: ValidationError) -> str:
     return text + (f" (and {len(more)} more)" if more else "")
 
 
+TINY: dict[str, Any] = {"difficulty_bins": OREAL_BINS, "group_size": 16, "policy_lr": 4e-4}
 PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": {"difficulty_bins": OREAL_BINS},
-    "tiny-oreal": {"difficulty_bins": OREAL_BINS, "token_reward_model": "policy",
-                   "token_weighting": "threshold", "policy_freeze_steps": 20, "total_steps": 60},
+    "tiny": TINY,
+    "tiny-oreal": {**TINY, "token_reward_model": "tiny-checker", "token_weighting": "threshold",
+                   "policy_freeze_steps": 20, "total_steps": 60},
 }
 PAPER: dict[str, Any] = {
     "positive_weight": "one", "negative_shaping": "one_minus_p", "token_score": "per_token",

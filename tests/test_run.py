@@ -245,10 +245,21 @@ def interrupt() -> None:
     signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
 
-def in_the_background(work: Callable[[], None]) -> threading.Thread:
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    return thread
+def while_waiting(wait: Callable[[], object], work: Callable[[], None]) -> object:
+    """`work` in another thread, a moment after `wait` has begun in this one."""
+    ready = threading.Event()
+
+    def later() -> None:
+        ready.wait()
+        time.sleep(0.3)
+        work()
+
+    helper = threading.Thread(target=later, daemon=True)
+    helper.start()
+    ready.set()
+    found = wait()
+    helper.join()
+    return found
 
 
 def test_an_interrupt_stops_after_the_step(undisturbed: dict[str, torch.Tensor], gate: Gate) -> None:
@@ -261,9 +272,7 @@ def test_an_interrupt_stops_after_the_step(undisturbed: dict[str, torch.Tensor],
         eventually(lambda: run._stopping)  # the main thread has seen it
         gate.opened.set()
 
-    helper = in_the_background(press_once)
-    assert run.wait() is run
-    helper.join()
+    assert while_waiting(run.wait, press_once) is run
     assert run.state == "stopped"
     assert trainer.step_index == trainer.policy.version == len(trainer.history) == 3
     trainer.fit()
@@ -283,9 +292,7 @@ def test_a_second_interrupt_gives_up_the_step(undisturbed: dict[str, torch.Tenso
         eventually(lambda: run._abandoning)
         gate.opened.set()
 
-    helper = in_the_background(press_twice)
-    run.wait()
-    helper.join()
+    while_waiting(run.wait, press_twice)
     assert run.state == "stopped"
     assert trainer.step_index == trainer.policy.version == len(trainer.history) == 2
     assert same(boundary, state(trainer.policy.model)), "as after step 2, bit for bit"
@@ -302,9 +309,7 @@ def test_fit_blocks_and_can_be_interrupted(undisturbed: dict[str, torch.Tensor],
         time.sleep(0.5)
         gate.opened.set()
 
-    helper = in_the_background(press_once)
-    assert trainer.fit() is trainer
-    helper.join()
+    assert while_waiting(trainer.fit, press_once) is trainer
     assert 3 <= trainer.step_index == len(trainer.history) < STEPS
     assert trainer.fit().step_index == STEPS
     assert same(state(trainer.policy.model), undisturbed)
