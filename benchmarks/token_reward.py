@@ -42,12 +42,15 @@ RECIPES: dict[str, dict[str, Any]] = {
     "large-groups": {"batch_size": 16, "group_size": 16},
     "long-freeze": {"policy_freeze_steps": 60, "total_steps": 100},
     "checker": {"token_reward_model": "tiny-checker"},
-    "checker-two-passes": {"token_reward_model": "tiny-checker", "token_reward_epochs": 2},
+    "checker-head-100": {"token_reward_model": "tiny-checker", "head_lr_factor": 100.0},
+    "checker-lr-1e-3": {"token_reward_model": "tiny-checker", "token_reward_lr": 1e-3},
+    "checker-3e-3": {"token_reward_model": "tiny-checker", "token_reward_lr": 3e-3},
 }
 
 
 def measure(recipe: str, seed: int) -> dict[str, Any]:
-    changes = {"seed": seed, "eval_interval": 0, **RECIPES[recipe]}
+    torch.set_num_threads(1)
+    changes = {"seed": seed, "eval_interval": 0, "token_reward_model": "policy", **RECIPES[recipe]}
     config = Config.preset("tiny-oreal", **changes)
     policy = Policy.load(config=config)
     trainer = OrealTrainer(policy, RuleJudger(), load_samples(config.train_data), config)

@@ -62,7 +62,8 @@ def main() -> None:
         away.mkdir()
         # nothing of this shell may help: no PYTHONPATH, no RLTEACH_DATA, no hub
         kept = {name: os.environ[name] for name in ("SYSTEMROOT", "TEMP", "TMP") if name in os.environ}
-        env = kept | {"PATH": str(bin_), "HOME": str(away), "HF_HUB_OFFLINE": "1"}
+        env = kept | {"PATH": str(bin_), "HOME": str(away), "HF_HUB_OFFLINE": "1",
+                      "OMP_NUM_THREADS": "1"}  # on a busy machine, threads wait for one another
         place = call(python, "-c", "import rlteach; print(rlteach.__file__)", cwd=away, env=env)
         if not Path(place.strip()).is_relative_to(work / "venv"):
             sys.exit(f"rlteach was imported from {place.strip()}, not from the wheel")

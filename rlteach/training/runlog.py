@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import rlteach
 from rlteach.config import Config
 from rlteach.types import Group, StepRecord
 
@@ -99,8 +100,9 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 def versions() -> dict[str, str]:
     """Of Python and of the packages that decide the numbers."""
-    names = ("rlteach", "torch", "transformers", "tokenizers", "numpy")
-    return {"python": platform.python_version(), **{n: version(n) for n in names}}
+    names = ("torch", "transformers", "tokenizers", "numpy")
+    found = {n: version(n) for n in names}
+    return {"python": platform.python_version(), "rlteach": rlteach.__version__, **found}
 
 
 def machine() -> dict[str, Any]:
