@@ -31,20 +31,26 @@ from rlteach.training.data import load_samples
 from rlteach.training.trainer import OrealTrainer
 from rlteach.types import Group, Trajectory
 
+SLOW_BODY = {"token_reward_lr": 1e-4, "token_reward_lr_end": 5e-5, "head_lr_factor": 500.0}
+CHECKER = {"token_reward_model": "tiny-checker"}
 RECIPES: dict[str, dict[str, Any]] = {
-    "paper": {"head_lr_factor": 1.0, "token_reward_rows": "kept", "token_reward_balance": False,
-              "token_reward_lr": 1e-4},
-    "all-rows": {"head_lr_factor": 1.0},
-    "fast-head": {},
-    "two-passes": {"token_reward_epochs": 2},
-    "lr-1e-3": {"token_reward_lr": 1e-3},
-    "normal-head": {"head_init": "normal"},
-    "large-groups": {"batch_size": 16, "group_size": 16},
-    "long-freeze": {"policy_freeze_steps": 60, "total_steps": 100},
-    "checker": {"token_reward_model": "tiny-checker"},
-    "checker-head-100": {"token_reward_model": "tiny-checker", "head_lr_factor": 100.0},
-    "checker-lr-1e-3": {"token_reward_model": "tiny-checker", "token_reward_lr": 1e-3},
-    "checker-3e-3": {"token_reward_model": "tiny-checker", "token_reward_lr": 3e-3},
+    # the body is a copy of the untrained policy, as in the paper
+    "paper": {"token_reward_lr": 1e-4, "head_lr_factor": 1.0, "token_reward_rows": "kept",
+              "token_reward_balance": False},
+    "all-rows": {"token_reward_lr": 1e-4, "head_lr_factor": 1.0},
+    "lr-5e-4": {"token_reward_lr": 5e-4, "head_lr_factor": 10.0},
+    "lr-1e-3": {"token_reward_lr": 1e-3, "head_lr_factor": 10.0},
+    "head-100": {"token_reward_lr": 5e-4, "head_lr_factor": 100.0},
+    "slow-body": SLOW_BODY,
+    "slow-body-normal-head": {**SLOW_BODY, "head_init": "normal"},
+    "slow-body-two-passes": {**SLOW_BODY, "token_reward_epochs": 2},
+    "slow-body-long": {**SLOW_BODY, "policy_freeze_steps": 60, "total_steps": 100},
+    # warm start: the body is tiny-checker, the same model trained on
+    "checker-lr-5e-4": {**CHECKER, "token_reward_lr": 5e-4, "head_lr_factor": 10.0},
+    "checker-head-100": {**CHECKER, "token_reward_lr": 5e-4, "head_lr_factor": 100.0},
+    "checker-slow-body": {**CHECKER, **SLOW_BODY},
+    "checker-slower-body": {**CHECKER, "token_reward_lr": 5e-5, "token_reward_lr_end": 5e-5,
+                            "head_lr_factor": 1000.0},
 }
 
 

@@ -202,16 +202,20 @@ TINY: dict[str, Any] = {"difficulty_bins": OREAL_BINS, "group_size": 16, "policy
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": TINY,
     "tiny-oreal": {**TINY, "token_reward_model": "tiny-checker", "token_weighting": "threshold",
-                   "policy_freeze_steps": 20, "total_steps": 60},
+                   "token_score": "per_token", "token_reward_lr": 1e-4, "token_reward_lr_end": 5e-5,
+                   "head_lr_factor": 500.0, "policy_freeze_steps": 25, "total_steps": 65},
 }
+OWN_BODY: dict[str, Any] = {  # both copy the policy into the token-level model, and know no faster head
+    "token_reward_model": "policy", "head_lr_factor": 1.0, "token_reward_rows": "kept",
+    "token_reward_balance": False}
 PAPER: dict[str, Any] = {
-    "positive_weight": "one", "negative_shaping": "one_minus_p", "token_score": "per_token",
-    "kl_target": "old", "loss_norm": "sequence", "token_reward_rows": "kept", "token_reward_balance": False,
+    **OWN_BODY, "positive_weight": "one", "negative_shaping": "one_minus_p", "token_score": "per_token",
+    "kl_target": "old", "loss_norm": "sequence",
 }
 RELEASED: dict[str, Any] = {
-    "positive_weight": "advantage", "negative_shaping": "rloo", "token_score": "running_mean",
-    "kl_target": "initial", "kl_estimator": "k3", "loss_norm": "token_class", "token_reward_rows": "kept",
-    "token_reward_balance": False, "head_init": "normal", "warmup_while_frozen": True,
+    **OWN_BODY, "positive_weight": "advantage", "negative_shaping": "rloo", "token_score": "running_mean",
+    "kl_target": "initial", "kl_estimator": "k3", "loss_norm": "token_class", "head_init": "normal",
+    "warmup_while_frozen": True,
 }
 
 

@@ -256,9 +256,12 @@ def while_waiting(wait: Callable[[], object], work: Callable[[], None]) -> objec
 
     helper = threading.Thread(target=later, daemon=True)
     helper.start()
-    ready.set()
-    found = wait()
-    helper.join()
+    try:
+        ready.set()
+        found = wait()
+        helper.join()
+    except KeyboardInterrupt:
+        pytest.fail("an interrupt came out of the wait: the run was not waited for")
     return found
 
 
