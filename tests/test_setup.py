@@ -150,6 +150,16 @@ def test_a_half_made_environment_is_begun_again(tmp_path: Path, broken: str) -> 
     assert "pip install" not in make("-n", "demo", f"VENV={tmp_path}"), "a finished one is used as it is"
 
 
+def test_readme_shows_the_way_with_make_and_without() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "\nmake demo" in text
+    assert "\nmake test" in text
+    plain = re.search(r"\npython -m venv \.venv\n(.*)\n.*rlteach train tiny\n", text)
+    assert plain is not None, "three lines for machines without make"
+    (extras,) = re.findall(r'pip install -c constraints\.txt -e "\.\[([a-z,]+)\]"', plain[1])
+    assert set(extras.split(",")) == set(EXTRAS)
+
+
 def copy_of_the_checkout(to: Path) -> None:
     """The files that a fresh clone would have, and nothing that lies beside them."""
     listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=ROOT, check=True,

@@ -3,9 +3,9 @@
 #
 # **Can a model learn to add when all it ever hears is "right" or "wrong"?**
 #
-# A small language model lives in this repository. It gets about half of its additions
+# A small language model lives in this repository. It gets about every second addition
 # right. You will train it for less than a minute, on this machine, without a network or
-# a GPU. Nobody shows it a solution in that minute. Then you will read how it was done.
+# a GPU. Nobody shows it a solution in that minute. First you will see how it is done.
 
 # %% [markdown]
 # Run the cells from top to bottom with Shift + Enter. If the first one fails, rlteach is
@@ -135,7 +135,7 @@ print(inspect.getsource(rl.OrealTrainer.step))
 # ## 4. One step, slowly
 #
 # Now the real policy. A config holds every number of a run. The preset `tiny` asks 32
-# questions a step, 8 answers each. To have something to look at, we take 4 and 4.
+# questions a step and wants 16 answers to each. To keep an eye on it, we take 4 and 4.
 
 # %%
 config = rl.Config.preset("tiny", batch_size=4, group_size=4)
@@ -229,20 +229,20 @@ step
 # %% [markdown]
 # ## 5. A minute
 #
-# Now the real thing: a fresh policy, the preset as it stands, 24 steps. First an exam:
+# Now the real thing: a fresh policy, the preset as it stands, 20 steps. First an exam:
 # 200 questions that are used nowhere else. The policy gives its most probable answer to
 # each. Square brackets hold the 95 % interval: 200 questions are a sample, too.
 
 # %% tags=["nbval-ignore-output"]
-config = rl.Config.preset("tiny", total_steps=24)
+config = rl.Config.preset("tiny", total_steps=20)
 policy = rl.Policy.load("tiny-math", config)
 exam = rl.load_samples(config.test_data)[:200]
 before = rl.evaluate(policy, judger, exam)
 before
 
 # %% [markdown]
-# And train. The loop is a plain `for`: its body is yours. Here it draws a picture every
-# four steps, in place. Top left is the curve to watch.
+# And train. The loop is a plain `for`, and its body is yours. Here it draws a picture
+# every four steps, in place. Top left is the curve to watch.
 
 # %%
 trainer = rl.OrealTrainer(policy, judger, questions, config)
@@ -259,13 +259,14 @@ for step in trainer:
         live.update(picture())
 
 # %% [markdown]
-# *Right answers* climbs. *KL to the reference* shows how far the policy has walked from
-# where it began: the leash gives way, and does not break. *Entropy* falls, because the
-# policy gets sure of itself. The same as a table:
+# *Right answers* climbs. It starts below the exam and stays below it: training takes the
+# hard questions, and rolls the die. *KL to the reference* says how far the policy has
+# walked; it is estimated from few tokens, so it jumps. *Entropy* falls: the policy gets
+# sure of itself. The same as a table:
 
 # %% tags=["nbval-ignore-output"]
 columns = ["reward/mean", "groups/kept", "kl/reference", "entropy", "response/length"]
-rl.table(trainer.history)[columns].iloc[[0, 7, 15, 23]].round(3)
+rl.table(trainer.history)[columns].iloc[[0, 4, 9, 14, 19]].round(3)
 
 # %% [markdown]
 # ## 6. Before and after
@@ -278,16 +279,17 @@ print("before", before)
 print("after ", after)
 
 # %% [markdown]
-# Sampling is discontinuous. On another processor the last bit of one number may differ,
-# one token flips, and the rest of the run with it. Your figures may differ a little from
-# those printed here. What must hold everywhere:
+# Sampling is discontinuous. On another processor the last bit of a number may differ, one
+# token flips, and the rest of the run with it. So your figures may differ a little from
+# mine, except those of the first step. What must hold everywhere:
 
 # %%
 first, last = trainer.history[0], trainer.history[-1]
-print("questions in the exam:", before.n, "and", after.n)
-print("at least 20 points better:", after.accuracy - before.accuracy > 0.20)
+right = [r.metrics["reward/mean"] for r in trainer.history]
+print(first)
+print("right answers have doubled:", sum(right[-4:]) / 4 > 2 * right[0])
+print("the exam is at least 20 points better:", after.accuracy - before.accuracy > 0.2)
 print("and not by luck:", after.ci95[0] > before.ci95[1])
-print("groups with nothing to learn from, now the most:", last.metrics["groups/kept"] < 16)
 
 # %% [markdown]
 # ### A habit that fades
@@ -306,7 +308,9 @@ for record in trainer.history[::4]:
     print(f"step {record.index:2d}   {share:5.1%}  " + "#" * round(100 * share))
 
 # %% [markdown]
-# A policy that slips less has less to mend. Reinforcement changes more than you asked for.
+# A slip that is mended costs nothing here: the mark is for the box alone. But answers in
+# which the model slips are wrong more often, so the habit is pushed down with them.
+# Reinforcement changes more than you asked for.
 
 # %%
 print("the habit is rarer than at the start:", mended(last) < mended(first))
@@ -315,7 +319,7 @@ print("the habit is rarer than at the start:", mended(last) < mended(first))
 # ## 7. Take it with you
 #
 # A trained policy is a plain Hugging Face folder. Save it, forget rlteach, and load it
-# with `transformers`. Three questions, before and after:
+# with `transformers`. Put three questions to it that it missed in the first exam.
 
 # %%
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -333,12 +337,13 @@ def ask(folder, question):
 
 
 # %% tags=["nbval-ignore-output"]
+missed = [g.sample for g in before.groups if g.scores[0] == 0][:3]
 with tempfile.TemporaryDirectory() as folder:
     policy.save(folder)
-    for question in ("What is 86 + 57?", "What is 486 + 345?", "What is 7897 + 4597?"):
-        print(question)
-        print("   before:", ask(rl.data_path("models/tiny-math"), question))
-        print("   after: ", ask(folder, question))
+    for s in missed:
+        print(s.question, " gold", s.gold[0])
+        print("   before:", ask(rl.data_path("models/tiny-math"), s.question))
+        print("   after: ", ask(folder, s.question))
 
 # %% [markdown]
 # ## 8. Two exercises
@@ -364,12 +369,12 @@ print("three times as hard:", abs(a[0] + 3 * a[-1]) < 1e-9)
 # </details>
 
 # %% [markdown]
-# **Two.** Eight answers to each question take time. Would fewer do? Change `G`, and see in
-# how many groups of the first step a right answer still meets a wrong one. The other
-# questions teach nothing. What is the smallest `G` that keeps half of them?
+# **Two.** Sixteen answers to each question take time. Would fewer do? Change `G`, and see
+# in how many groups of the first step a right answer still meets a wrong one. The other
+# groups teach nothing. What is the smallest `G` that keeps half of the 32?
 
-# %% tags=["nbval-ignore-output"]
-G = 8
+# %%
+G = 16
 
 scores = [g.scores[:G] for g in trainer.history[0].groups]
 both = sum(1.0 in s and 0.0 in s for s in scores)
@@ -378,9 +383,9 @@ print(f"a right and a wrong answer: {both} of {len(scores)} groups")
 # %% [markdown]
 # <details><summary>Solution</summary>
 #
-# Try 2, 4 and 6. A question with pass rate $p$ has both kinds of answer with probability
-# $1 - p^G - (1-p)^G$. At $p = 0.2$ that is 32 % with two answers, 59 % with four and 83 %
-# with eight. A larger group wastes fewer questions, and costs more answers.
+# `G = 6`. A question with pass rate $p$ has both kinds of answer with probability
+# $1 - p^G - (1-p)^G$. At $p = 0.2$ that is 32 % with two answers, 59 % with four, 83 %
+# with eight and 97 % with sixteen. A larger group wastes fewer questions, and costs more.
 #
 # </details>
 

@@ -1,0 +1,32 @@
+"""The promise of the demo, as a long check: it learns, and it does not learn from noise."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.gate
+
+
+def run(out: Path, *settings: str) -> dict:
+    sets = [part for s in settings for part in ("--set", s)]
+    command = [sys.executable, "-m", "rlteach.cli", "train", "tiny", "--out", str(out), *sets]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return json.loads((out / "summary.json").read_text(encoding="utf-8"))
+
+
+def test_the_tiny_preset_learns_to_add(tmp_path: Path) -> None:
+    summary = run(tmp_path / "run")
+    assert summary["before"]["accuracy"] <= 0.55
+    assert summary["after"]["accuracy"] >= 0.97
+    assert min(summary["after"]["by_level"].values()) > 0.9
+    assert (tmp_path / "run" / "curves.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("control", ["random", "shuffled"])
+def test_scores_without_information_teach_nothing(tmp_path: Path, control: str) -> None:
+    summary = run(tmp_path / "run", f"control={control}")
+    assert summary["after"]["accuracy"] - summary["before"]["accuracy"] <= 0.03
+    assert summary["last_step"]["accuracy"] - summary["before"]["accuracy"] <= 0.03
