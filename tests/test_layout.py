@@ -20,7 +20,7 @@ ROOMS = (("types", "config"), ("oreal",), ("policy",), ("judger",), ("agent",), 
          ("views",), ("course",), ("cli",))
 PLACE = {room: place for place, rooms in enumerate(ROOMS) for room in rooms}
 READING_PATH = ("types.py", "oreal/*.py", "policy/policy.py", "policy/sampler.py", "judger/rule.py",
-                "training/batch.py", "training/trainer.py", "training/update.py")
+                "training/batch.py", "training/trainer.py")
 HEAVY = ("torch", "transformers", "openai", "pandas", "matplotlib", "starlette", "numpy", "IPython")
 MODULES = sorted(PACKAGE.rglob("*.py"))
 NAMES = [path.relative_to(PACKAGE).as_posix() for path in MODULES]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 
 from rlteach.policy.policy import Policy
+from rlteach.training.keys import noise_key
 from rlteach.types import Group, Judger, Sample
 
 
@@ -52,7 +52,7 @@ def evaluate(
     if k < 1 or (greedy and k > 1):
         raise ValueError(f"k must be at least 1, and 1 for greedy answers; got {k}: leave out --greedy "
                          "to sample k answers")
-    keys = [[_key(seed, s.id, member) for member in range(k)] for s in samples]
+    keys = [[noise_key("evaluate", seed, s.id, member) for member in range(k)] for s in samples]
     answers = policy.sample(samples, keys, greedy=greedy)
     groups = []
     for sample, trajectories in zip(samples, answers, strict=True):
@@ -86,8 +86,3 @@ def wilson(right: int, n: int, z: float = 1.959964) -> tuple[float, float]:
     middle = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n)) / (1 + z * z / n)
     return max(middle - half, 0.0), min(middle + half, 1.0)
-
-
-def _key(*coordinates: object) -> int:
-    digest = blake2b(repr(("evaluate", *coordinates)).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 1

@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from hashlib import blake2b
 from typing import Any
 
 import torch
@@ -22,6 +21,7 @@ from rlteach.policy.policy import Policy, Reference
 from rlteach.policy.token_reward_model import TokenRewardModel, build_token_reward_model, token_scores
 from rlteach.training.batch import Batch, Member, collate
 from rlteach.training.data import balance, batch_of
+from rlteach.training.keys import noise_key
 from rlteach.training.metrics import group_metrics, warn_if_flat
 from rlteach.training.run import Run
 from rlteach.training.update import Learner
@@ -189,9 +189,7 @@ class OrealTrainer:
         return self
 
     def _key(self, *coordinates: object) -> int:
-        """A 63-bit seed from (seed, step, stage, ...): no shared stream that a stage could shift."""
-        text = repr((self.config.seed, self.step_index, *coordinates))
-        return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+        return noise_key(self.config.seed, self.step_index, *coordinates)
 
 
 def sample_groups(
