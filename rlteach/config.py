@@ -96,6 +96,7 @@ class Config(BaseModel):
     token_reward_lr_end: Rate = Field(1e-4, description="its value at the end of the cosine")
     token_reward_warmup_steps: Steps = Field(2, description="linear warm-up of that learning rate")
     token_reward_epochs: Positive = Field(1, description="passes of the token-level model over a batch")
+    token_reward_refit: bool = Field(False, description="refit the head on all answers seen (not OREAL)")
     head_init: Literal["zero", "normal"] = Field("zero", description="the token-level model's head")
     head_lr_factor: float = Field(10.0, gt=0, le=1000, description="the head learns faster by this")
     weight_decay: float = Field(0.01, ge=0, le=1, description="of AdamW")
@@ -202,8 +203,9 @@ TINY: dict[str, Any] = {"difficulty_bins": OREAL_BINS, "group_size": 16, "policy
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": TINY,
     "tiny-oreal": {**TINY, "token_reward_model": "tiny-checker", "token_weighting": "threshold",
-                   "token_score": "per_token", "token_reward_lr": 1e-4, "token_reward_lr_end": 5e-5,
-                   "head_lr_factor": 500.0, "policy_freeze_steps": 25, "total_steps": 65},
+                   "token_score": "per_token", "token_reward_lr": 5e-5, "token_reward_lr_end": 2e-5,
+                   "head_lr_factor": 1.0, "token_reward_refit": True, "policy_freeze_steps": 28,
+                   "total_steps": 68},
 }
 OWN_BODY: dict[str, Any] = {  # both copy the policy into the token-level model, and know no faster head
     "token_reward_model": "policy", "head_lr_factor": 1.0, "token_reward_rows": "kept",

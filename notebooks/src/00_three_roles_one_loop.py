@@ -54,10 +54,10 @@ torch.set_num_threads(1)  # stable numbers; a model this small gains nothing fro
 question = rl.Message("user", "What is 47 + 38?")
 sample = rl.Sample(id="by-hand", messages=(question,), gold=("85",))
 answers = [
-    r"7+8=15, 4+3+1=8, \boxed{85}",
-    r"7+8=15, 4+3=7, \boxed{75}",
     r"7+8=14 no, 7+8=15, 4+3+1=8, \boxed{85}",
+    r"7+8=15, 4+3=7, \boxed{75}",
     r"7+8=15, 4+3+1=8, so it is 85",
+    r"7+8=15, 4+3+1=8, \boxed{85 or 75}",
 ]
 
 
@@ -67,9 +67,9 @@ def rollout(text):
 
 
 # %% [markdown]
-# The first answer is right. The second forgets the carry. The third slips, says ` no,`
-# and writes the step again. The fourth is right but forgets the box. Guess the four
-# marks before you run the cell.
+# The first answer slips, says ` no,` and writes the step again. The second forgets the
+# carry. The third forgets the box. The fourth wants it both ways. Guess the four marks
+# before you run the cell.
 
 # %%
 judger = rl.RuleJudger()
@@ -79,9 +79,9 @@ for text, j in zip(answers, judgements):
     print(f"{j.score:.0f}  {j.status:<10} {text:<42} {j.reason}")
 
 # %% [markdown]
-# The judger reads the box and nothing else. Good working without a box is wrong, because
-# the model must learn to finish. And it marks one answer at a time: turn the group round,
-# and each answer keeps its mark.
+# The judger reads the box and nothing else. A slip that was mended costs nothing. Good
+# working without a box is wrong, because the model must learn to finish. And the judger
+# marks one answer at a time: turn the group round, and each answer keeps its mark.
 
 # %%
 turned = group.with_(trajectories=group.trajectories[::-1])
@@ -107,14 +107,15 @@ for r, a in zip(rewards, advantages):
     print(f"reward {r:+.0f}   advantage {a:+.3f}")
 
 # %% [markdown]
-# Answers with a positive advantage will be made more probable, the others less. The
-# method is called RLOO, "leave one out". The library has it too. Is it the same?
+# An answer with a positive advantage will be made more probable, one with a negative
+# advantage less. The method is called RLOO, "leave one out". The library has it, too. Does
+# it agree?
 
 # %%
 from rlteach.oreal.advantage import rloo
 
 assert all(abs(mine - its) < 1e-12 for mine, its in zip(advantages, rloo(rewards)))
-print("the same, and they sum to", sum(advantages))
+print("the group:", [round(a, 3) for a in rloo(rewards)])
 print("all right:", rloo([1.0, 1.0, 1.0, 1.0]))
 print("all wrong:", rloo([-1.0, -1.0, -1.0, -1.0]))
 
@@ -308,9 +309,9 @@ for record in trainer.history[::4]:
     print(f"step {record.index:2d}   {share:5.1%}  " + "#" * round(100 * share))
 
 # %% [markdown]
-# A slip that is mended costs nothing here: the mark is for the box alone. But answers in
-# which the model slips are wrong more often, so the habit is pushed down with them.
-# Reinforcement changes more than you asked for.
+# The marks are for the box alone, and a mended slip costs nothing. But an answer with a
+# slip in it is wrong more often than its neighbours, so the habit is pushed down with the
+# wrong answers. Reinforcement changes more than you asked for.
 
 # %%
 print("the habit is rarer than at the start:", mended(last) < mended(first))
@@ -383,9 +384,10 @@ print(f"a right and a wrong answer: {both} of {len(scores)} groups")
 # %% [markdown]
 # <details><summary>Solution</summary>
 #
-# `G = 6`. A question with pass rate $p$ has both kinds of answer with probability
-# $1 - p^G - (1-p)^G$. At $p = 0.2$ that is 32 % with two answers, 59 % with four, 83 %
-# with eight and 97 % with sixteen. A larger group wastes fewer questions, and costs more.
+# Try 4, 5 and 6: it is one of them. A question with pass rate $p$ has answers of both
+# kinds with probability $1 - p^G - (1-p)^G$. At $p = 0.2$ that is 32 % with two answers,
+# 59 % with four, 83 % with eight and 97 % with sixteen. A larger group wastes fewer
+# questions, and costs more answers.
 #
 # </details>
 

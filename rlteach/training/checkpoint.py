@@ -39,6 +39,8 @@ def save_checkpoint(trainer: OrealTrainer, folder: Path, **more: Any) -> None:
         weights = {k: v.contiguous() for k, v in trainer.token_reward_model.state_dict().items()}
         save_file(weights, inner / "token_reward_model.safetensors")
         save_file(_optimizer_tensors(learner.token_optimizer), inner / "token_optimizer.safetensors")
+        memory = {"states": learner.memory.states, "positive": learner.memory.positive}
+        save_file({k: v.contiguous() for k, v in memory.items()}, inner / "head_memory.safetensors")
     state = {"format": FORMAT, "step": trainer.step_index, "policy_version": trainer.policy.version, **more}
     (inner / "state.json").write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
     shutil.rmtree(folder, ignore_errors=True)
@@ -59,6 +61,8 @@ def load_checkpoint(trainer: OrealTrainer, folder: Path) -> dict[str, Any]:
         if trainer.token_reward_model is not None:
             trainer.token_reward_model.load_state_dict(load_file(inner / "token_reward_model.safetensors"))
             _load_optimizer(trainer.learner.token_optimizer, inner / "token_optimizer.safetensors")
+            for name, value in load_file(inner / "head_memory.safetensors").items():
+                setattr(trainer.learner.memory, name, value)
     except (OSError, RuntimeError, KeyError, ValueError) as error:
         raise CheckpointError(f"{folder} cannot be resumed from ({error}): take an older checkpoint, "
                               "or start again with another --out") from None

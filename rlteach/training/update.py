@@ -15,7 +15,7 @@ from rlteach.config import Config
 from rlteach.oreal import losses
 from rlteach.oreal.token_weights import token_reward_loss
 from rlteach.policy.policy import Policy
-from rlteach.policy.token_reward_model import TokenRewardModel
+from rlteach.policy.token_reward_model import HeadMemory, TokenRewardModel
 from rlteach.training.batch import Batch, Rows
 
 Metrics = dict[str, float | int | None]
@@ -30,6 +30,7 @@ class Learner:
         self.policy, self.token_model, self.config = policy, token_model, config
         settings = {"betas": config.adam_betas, "weight_decay": config.weight_decay}
         self.optimizer = torch.optim.AdamW(policy.model.parameters(), lr=config.policy_lr, **settings)
+        self.memory = HeadMemory()
         self.token_optimizer = None if token_model is None else torch.optim.AdamW(
             token_model.groups(config.token_reward_lr, config.head_lr_factor), **settings)
 
@@ -89,15 +90,22 @@ class Learner:
             return {"loss/token_reward": None, "grad_norm/token_reward": None, "lr/token_reward": lr}
         row_weights = class_weights(rows.positive, c.token_reward_balance)
         total, norm = 0.0, 0.0
-        for _ in range(c.token_reward_epochs):
+        for epoch in range(c.token_reward_epochs):
             self.token_optimizer.zero_grad(set_to_none=True)
             total, at = 0.0, 0
             for part in rows.micro_batches(c.micro_batch):
-                loss = token_reward_loss(self.token_model(part), part.action_mask, part.positive)
+                states = self.token_model.states(part)
+                scores = self.token_model.head(states)[..., 0].float()
+                loss = token_reward_loss(scores, part.action_mask, part.positive)
                 loss = (loss * row_weights[at : at + len(part)]).sum()
                 loss.backward()
                 total, at = total + float(loss.detach()), at + len(part)
+                if c.token_reward_refit and epoch == 0:
+                    self.memory.add(states, part.action_mask, part.positive)
             norm = self._step(self.token_optimizer, self.token_model, [lr, lr * c.head_lr_factor])
+        if c.token_reward_refit:
+            weights = class_weights(self.memory.positive, c.token_reward_balance)
+            self.memory.fit(self.token_model.head, weights)
         return {"loss/token_reward": total, "grad_norm/token_reward": norm, "lr/token_reward": lr}
 
     def _step(self, optimizer: torch.optim.Optimizer, model: torch.nn.Module, lrs: list[float]) -> float:

@@ -54,7 +54,7 @@ def transcripts(before: Evaluation, after: Evaluation, count: int = 3) -> Table:
     for name in ("question", "before", "after"):
         table.add_column(name)
     for one, other in chosen:
-        table.add_row(one.sample.question, _answer(one), _answer(other))
+        table.add_row(Text(one.sample.question), _answer(one), _answer(other))
     return table
 
 
