@@ -73,8 +73,15 @@ def load_checkpoint(trainer: OrealTrainer, folder: Path) -> dict[str, Any]:
 
 
 def _load_policy(trainer: OrealTrainer, folder: Path) -> None:
-    model = type(trainer.policy.model).from_pretrained(folder, dtype=trainer.policy.model.dtype)
-    trainer.policy.model.load_state_dict(model.state_dict())
+    """Weights only, into the model that is there: a damaged config.json can build nothing."""
+    model = trainer.policy.model
+    weights = {k: v for part in sorted(folder.glob("model*.safetensors")) for k, v in load_file(part).items()}
+    own = model.state_dict()
+    loaded = {own[name].data_ptr() for name in weights if name in own}
+    lost = [name for name, value in own.items() if name not in weights and value.data_ptr() not in loaded]
+    if lost or (unknown := set(weights) - set(own)):
+        raise KeyError(f"weights missing: {lost[0]}" if lost else f"unknown weights: {min(unknown)}")
+    model.load_state_dict(weights, strict=False)  # tied weights are saved once
 
 
 def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
