@@ -306,7 +306,7 @@ def test_resume_keeps_what_was_measured_before(whole: Experiment, tmp_path: Path
 
 def parts(token_model: bool) -> list[str]:
     more = ["training/token_reward_model.safetensors", "training/token_optimizer.safetensors"]
-    return ["model.safetensors", "config.json", "training/state.json", "training/optimizer.safetensors",
+    return ["model.safetensors", "training/state.json", "training/optimizer.safetensors",
             *(more if token_model else [])]
 
 

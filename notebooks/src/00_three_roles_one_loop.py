@@ -17,8 +17,7 @@
 try:
     import rlteach as rl
 except ModuleNotFoundError:
-    raise ModuleNotFoundError("no rlteach here: see the lines above this cell") from None
-
+    raise ModuleNotFoundError("no rlteach here: read the lines above") from None
 import inspect
 import math
 import tempfile
@@ -29,7 +28,7 @@ from rlteach.views.plots import curves, png
 from transformers.utils import logging
 
 logging.disable_progress_bar()
-torch.set_num_threads(1)  # stable numbers; a model this small gains nothing from two
+torch.set_num_threads(1)  # steady numbers; so small a model gains nothing from two
 
 # %% [markdown]
 # ## 1. Three roles

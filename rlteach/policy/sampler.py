@@ -55,15 +55,18 @@ def sample(
     Raises:
         ValueError: a prompt is empty, or does not fit with max_new_tokens into the model.
     """
-    limit = getattr(model.config, "max_position_embeddings", None)
-    for prompt in prompts:
-        if not prompt or (limit and len(prompt) + params.max_new_tokens > limit):
-            raise ValueError(
-                f"a prompt of {len(prompt)} tokens and max_new_tokens={params.max_new_tokens} do not "
-                f"fit the model's {limit} positions: shorten the question or lower max_new_tokens"
-            )
+    check_fit(model, prompts, params.max_new_tokens)
     parts = [rows[at : at + params.row_cap] for at in range(0, len(rows), params.row_cap)]
     return [answer for part in parts for answer in _decode(model, prompts, part, params)]
+
+
+def check_fit(model: torch.nn.Module, prompts: Sequence[Sequence[int]], new: int) -> None:
+    """ValueError for a prompt that leaves no room for `new` tokens in the model's positions."""
+    limit = getattr(model.config, "max_position_embeddings", None)
+    for prompt in prompts:
+        if not prompt or (limit and len(prompt) + new > limit):
+            raise ValueError(f"a prompt of {len(prompt)} tokens and max_new_tokens={new} do not fit the "
+                             f"model's {limit} positions: shorten the question or lower max_new_tokens")
 
 
 def _decode(

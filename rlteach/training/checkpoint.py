@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from rlteach.training.trainer import OrealTrainer
@@ -63,7 +64,7 @@ def load_checkpoint(trainer: OrealTrainer, folder: Path) -> dict[str, Any]:
             _load_optimizer(trainer.learner.token_optimizer, inner / "token_optimizer.safetensors")
             for name, value in load_file(inner / "head_memory.safetensors").items():
                 setattr(trainer.learner.memory, name, value)
-    except (OSError, RuntimeError, KeyError, ValueError) as error:
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError, SafetensorError) as error:
         raise CheckpointError(f"{folder} cannot be resumed from ({error}): take an older checkpoint, "
                               "or start again with another --out") from None
     if state["format"] != FORMAT:

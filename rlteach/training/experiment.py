@@ -18,6 +18,7 @@ from typing import Any
 from rlteach.config import Config
 from rlteach.judger.rule import RuleJudger
 from rlteach.policy.policy import Policy, Reference
+from rlteach.policy.sampler import check_fit
 from rlteach.training.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 from rlteach.training.data import load_samples
 from rlteach.training.evaluate import Evaluation, evaluate
@@ -42,8 +43,9 @@ class Experiment:
     def create(cls, config: Config, folder: Path) -> Experiment:
         """Everything is loaded and checked before anything is written."""
         trainer = build_trainer(config)
-        load_samples(config.dev_data)
-        load_samples(config.test_data)
+        asked = [*trainer.samples, *load_samples(config.dev_data), *load_samples(config.test_data)]
+        longest = trainer.policy.encode(max(asked, key=lambda s: len(s.question)))
+        check_fit(trainer.policy.model, [longest], config.max_new_tokens)
         return cls(RunLog.create(folder, config), trainer)
 
     @classmethod
@@ -58,6 +60,7 @@ class Experiment:
         self.trainer.history = log.metrics(up_to=self.trainer.step_index)
         seen = [r.metrics["dev/accuracy"] for r in self.trainer.history if "dev/accuracy" in r.metrics]
         self.best_dev = max((a for a in seen if a is not None), default=None)
+        self.summary |= log.summary()
         log.note(f"resumed at step {self.trainer.step_index}")
         return self
 

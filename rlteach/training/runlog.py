@@ -85,6 +85,12 @@ class RunLog:
             path.write_text("".join(json.dumps(e) + "\n" for e in entries), encoding="utf-8")
         return [StepRecord(e.pop("step"), (), e) for e in entries]
 
+    def summary(self) -> dict[str, Any]:
+        """What summary.json knew when the run was left: the measurement before training."""
+        path = self.folder / "summary.json"
+        known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        return {name: known[name] for name in ("before",) if name in known}
+
     def latest_checkpoint(self) -> Path | None:
         """The checkpoint of the highest step."""
         found = [p for p in (self.folder / "checkpoints").glob("step-*") if p.name[5:].isdigit()]
