@@ -40,8 +40,8 @@ METRICS = {
     "step", "reward/mean", "pass_rate", "groups/kept", "groups/zero_std", "advantage/mean", "loss/total",
     "loss/positive", "loss/negative", "loss/kl", "kl/reference", "entropy", "ratio/max_deviation",
     "lr/policy", "grad_norm/policy", "response/length", "response/truncated", "response/no_answer",
-    "judge/unscorable", "judge/seconds", "seconds/rollout", "seconds/grade", "seconds/update", "seconds/total", "tokens/rollout",
-    "tokens_per_second", "memory/peak",
+    "judge/unscorable", "judge/seconds", "seconds/rollout", "seconds/grade", "seconds/update",
+    "seconds/total", "tokens/rollout", "tokens_per_second", "memory/peak",
 }
 KINDS: dict[str, dict[str, Any]] = {
     "plain": {},

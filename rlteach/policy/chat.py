@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from rlteach.config import ConfigError
 from rlteach.types import Message
 
 
@@ -46,13 +47,13 @@ def stop_ids(tokenizer: Any, stop_tokens: Sequence[str]) -> tuple[int, ...]:
     """Ids of the tokens that end an answer.
 
     Raises:
-        ValueError: one of them is not a single token of this tokenizer.
+        ConfigError: one of them is not a single token of this tokenizer.
     """
     ids = []
     for token in stop_tokens:
         found = tokenizer.encode(token, add_special_tokens=False)
         if len(found) != 1:
-            raise ValueError(f"stop token {token!r} is {len(found)} tokens in this tokenizer, not "
-                             "one: name a single token in stop_tokens")
+            raise ConfigError(f"stop token {token!r} is {len(found)} tokens in this tokenizer, not "
+                              "one: name a single token in stop_tokens")
         ids.append(found[0])
     return tuple(ids)

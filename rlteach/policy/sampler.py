@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
+from rlteach.config import ConfigError
 from rlteach.policy.truncation import record_support, truncate
 
 
@@ -53,7 +54,7 @@ def sample(
     """One completion a row; `rows` holds (index of its prompt, noise key).
 
     Raises:
-        ValueError: a prompt is empty, or does not fit with max_new_tokens into the model.
+        ConfigError: a prompt is empty, or does not fit with max_new_tokens into the model.
     """
     check_fit(model, prompts, params.max_new_tokens)
     parts = [rows[at : at + params.row_cap] for at in range(0, len(rows), params.row_cap)]
@@ -61,12 +62,12 @@ def sample(
 
 
 def check_fit(model: torch.nn.Module, prompts: Sequence[Sequence[int]], new: int) -> None:
-    """ValueError for a prompt that leaves no room for `new` tokens in the model's positions."""
+    """ConfigError for a prompt that leaves no room for `new` tokens in the model's positions."""
     limit = getattr(model.config, "max_position_embeddings", None)
     for prompt in prompts:
         if not prompt or (limit and len(prompt) + new > limit):
-            raise ValueError(f"a prompt of {len(prompt)} tokens and max_new_tokens={new} do not fit the "
-                             f"model's {limit} positions: shorten the question or lower max_new_tokens")
+            raise ConfigError(f"a prompt of {len(prompt)} tokens and max_new_tokens={new} do not fit the "
+                              f"model's {limit} positions: shorten the question or lower max_new_tokens")
 
 
 def _decode(

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rlteach.config import ConfigError
 from rlteach.policy.policy import Policy
 from rlteach.training.keys import noise_key
 from rlteach.types import Group, Judger, Sample
@@ -47,11 +48,11 @@ def evaluate(
     """Ask every question (k times when sampling), grade, count.
 
     Raises:
-        ValueError: k is below 1, or above 1 with greedy answers, which would all be the same.
+        ConfigError: k is below 1, or above 1 with greedy answers, which would all be the same.
     """
     if k < 1 or (greedy and k > 1):
-        raise ValueError(f"k must be at least 1, and 1 for greedy answers; got {k}: leave out --greedy "
-                         "to sample k answers")
+        raise ConfigError(f"k must be at least 1, and 1 for greedy answers; got {k}: leave out greedy "
+                          "to sample k answers")
     keys = [[noise_key("evaluate", seed, s.id, member) for member in range(k)] for s in samples]
     answers = policy.sample(samples, keys, greedy=greedy)
     groups = []

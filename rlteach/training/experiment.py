@@ -102,7 +102,8 @@ class Experiment:
         found = evaluate(self.trainer.policy, self.trainer.judger, self.dev)
         record = replace(record, metrics={**record.metrics, "dev/accuracy": found.accuracy})
         self.trainer.history[-1] = record
-        if found.accuracy is not None and (self.best_dev is None or found.accuracy > self.best_dev):
+        # of equal ones the later: it saw more, and dev cannot tell them apart
+        if found.accuracy is not None and (self.best_dev is None or found.accuracy >= self.best_dev):
             self.best_dev = found.accuracy
             save_policy(self.trainer.policy, self.log.folder / "checkpoints" / "best")
         return record
@@ -121,7 +122,7 @@ class Experiment:
             "state": "finished", "steps": self.trainer.step_index, "seconds": round(self.elapsed, 2),
             "tokens": int(sum(r.metrics["tokens/rollout"] for r in history)),
             "after": after.as_dict(), "last_step": last.as_dict(),
-            "best_step": at[0].index if at and self.best_dev is not None else self.trainer.step_index,
+            "best_step": at[-1].index if at and self.best_dev is not None else self.trainer.step_index,
             "unscorable": unscorable, "versions": versions(), "machine": machine(),
         }
         write_json(self.log.folder / "summary.json", self.summary)

@@ -1,0 +1,83 @@
+"""What ships with rlteach: small, whole, made as its cards say, and loadable without rlteach."""
+
+import hashlib
+import json
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from rlteach.config import OREAL_BINS, data_path
+from rlteach.course.addition import operands
+from rlteach.judger.rule import RuleJudger
+from rlteach.policy.policy import Policy
+from rlteach.policy.registry import embedded_models
+from rlteach.training.data import load_samples, read_jsonl
+from rlteach.training.evaluate import evaluate
+
+MODELS = ("tiny-math", "tiny-checker")
+SPLITS = {"train": 4000, "dev": 200, "test": 1000}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_is_small_and_loads_in_plain_transformers(name: str) -> None:
+    folder = embedded_models()[name]
+    assert sum(f.stat().st_size for f in folder.iterdir()) <= 4_000_000
+    assert (folder / "model.safetensors").is_file()
+    assert not list(folder.glob("*.bin"))
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert model.config.num_key_value_heads < model.config.num_attention_heads, "grouped-query attention"
+    chat = [{"role": "user", "content": "What is 1 + 2?"}]
+    text = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
+    assert text == "<|im_start|>user\nWhat is 1 + 2?<|im_end|>\n<|im_start|>assistant\n"
+    assert len(tokenizer.encode("".join(map(chr, range(32, 127))))) <= 95
+    for foreign in ("你好，世界", "\x00\x7f\u2028", "🙂"):
+        assert tokenizer.decode(tokenizer.encode(foreign)) == foreign
+
+
+def test_the_card_says_what_is_measured() -> None:
+    card = json.loads((embedded_models()["tiny-math"] / "card.json").read_text(encoding="utf-8"))
+    found = evaluate(Policy.load("tiny-math"), RuleJudger(), load_samples("prompts/dev.jsonl"))
+    assert 0.25 <= found.accuracy <= 0.55
+    assert found.accuracy == pytest.approx(card["greedy_dev"], abs=0.03)
+    assert min(card["sampled_dev_by_level"].values()) > 0, "every level is sometimes right"
+
+
+def test_the_splits_share_no_question_and_no_mirror_image() -> None:
+    seen: dict[tuple[int, ...], str] = {}
+    for split, least in SPLITS.items():
+        samples = load_samples(f"prompts/{split}.jsonl")
+        assert len(samples) >= least
+        assert len({s.extra["level"] for s in samples}) >= 3
+        for sample in samples:
+            a, b = operands(sample.question)
+            assert sample.gold == (str(a + b),)
+            key = tuple(sorted((a, b)))
+            assert key not in seen, f"{sample.id} is also in {seen.get(key)}"
+            seen[key] = split
+
+
+def test_the_lines_have_the_schema() -> None:
+    wanted = {"id", "question", "gold_answer", "pass_rate", "data_source", "level"}
+    assert all(set(line) == wanted for split in SPLITS for _, line in read_jsonl(f"prompts/{split}.jsonl"))
+
+
+def test_the_measured_pass_rates_fill_the_bins_of_oreal() -> None:
+    rates = [s.pass_rate for s in load_samples("prompts/train.jsonl")]
+    assert all(rate is not None for rate in rates)
+    counts = Counter(next((i for i, (low, high, _) in enumerate(OREAL_BINS) if low <= r < high), None)
+                     for r in rates)
+    assert all(counts[i] >= 100 for i in range(len(OREAL_BINS))), counts
+
+
+def test_the_readme_of_the_data_has_the_hashes() -> None:
+    root = data_path()
+    stated = dict(re.findall(r"^\| (\S+) \| ([0-9a-f]{64}) \|$", (root / "README.md").read_text(), re.M))
+    files = {p.relative_to(root).as_posix(): p for p in root.rglob("*")
+             if p.is_file() and p.name != "README.md" and "search" not in p.parts}
+    assert set(stated) == set(files)
+    for name, path in files.items():
+        assert hashlib.sha256(Path(path).read_bytes()).hexdigest() == stated[name], name
