@@ -1,6 +1,6 @@
 """How well does the token-level reward model know right from wrong, and where the wrong begins?
 
-    python benchmarks/token_reward.py [RECIPE ...] [--seed N] [--out FILE]
+    python benchmarks/token_reward.py [RECIPE ...] [--seed N] [--group-size G] [--out FILE]
 
 Each recipe trains the token-level model for its freeze steps on rollouts of the untrained policy,
 then new answers to unseen questions (dev) are sampled and scored:
@@ -32,31 +32,30 @@ from rlteach.training.trainer import OrealTrainer
 from rlteach.types import Group, Trajectory
 
 SLOW_BODY = {"token_reward_lr": 1e-4, "token_reward_lr_end": 5e-5, "head_lr_factor": 500.0}
-CHECKER = {"token_reward_model": "tiny-checker"}
+PLAIN = {"token_reward_refit": False, "token_reward_lr": 5e-4, "token_reward_lr_end": 1e-4, "head_lr_factor": 10.0}
+OWN = {"token_reward_model": "policy"}
 RECIPES: dict[str, dict[str, Any]] = {
     # the body is a copy of the untrained policy, as in the paper
-    "paper": {"token_reward_lr": 1e-4, "head_lr_factor": 1.0, "token_reward_rows": "kept",
-              "token_reward_balance": False},
-    "all-rows": {"token_reward_lr": 1e-4, "head_lr_factor": 1.0},
-    "lr-5e-4": {"token_reward_lr": 5e-4, "head_lr_factor": 10.0},
-    "lr-1e-3": {"token_reward_lr": 1e-3, "head_lr_factor": 10.0},
-    "head-100": {"token_reward_lr": 5e-4, "head_lr_factor": 100.0},
-    "slow-body": SLOW_BODY,
-    "slow-body-normal-head": {**SLOW_BODY, "head_init": "normal"},
-    "slow-body-two-passes": {**SLOW_BODY, "token_reward_epochs": 2},
-    "slow-body-long": {**SLOW_BODY, "policy_freeze_steps": 60, "total_steps": 100},
+    "own-paper": {**PLAIN, **OWN, "token_reward_lr": 1e-4, "head_lr_factor": 1.0, "token_reward_rows": "kept",
+                  "token_reward_balance": False},
+    "own-all-rows": {**PLAIN, **OWN, "token_reward_lr": 1e-4, "head_lr_factor": 1.0},
+    "own-fast-head": {**PLAIN, **OWN},
+    "own-slow-body": {**PLAIN, **OWN, **SLOW_BODY},
+    "own-refit": OWN,
     # warm start: the body is tiny-checker, the same model trained on
-    "checker-lr-5e-4": {**CHECKER, "token_reward_lr": 5e-4, "head_lr_factor": 10.0},
-    "checker-head-100": {**CHECKER, "token_reward_lr": 5e-4, "head_lr_factor": 100.0},
-    "checker-slow-body": {**CHECKER, **SLOW_BODY},
-    "checker-slower-body": {**CHECKER, "token_reward_lr": 5e-5, "token_reward_lr_end": 5e-5,
-                            "head_lr_factor": 1000.0},
+    "checker-fast-head": PLAIN,
+    "checker-lr-1e-3": {**PLAIN, "token_reward_lr": 1e-3},
+    "checker-lr-3e-3": {**PLAIN, "token_reward_lr": 3e-3},
+    "checker-head-100": {**PLAIN, "head_lr_factor": 100.0},
+    "checker-slow-body": {**PLAIN, **SLOW_BODY},
+    "checker-three-passes": {**PLAIN, **SLOW_BODY, "token_reward_epochs": 3},
+    "checker-refit": {},  # the preset tiny-oreal
 }
 
 
-def measure(recipe: str, seed: int) -> dict[str, Any]:
+def measure(recipe: str, seed: int, group_size: int) -> dict[str, Any]:
     torch.set_num_threads(1)
-    changes = {"seed": seed, "eval_interval": 0, "token_reward_model": "policy", **RECIPES[recipe]}
+    changes = {"seed": seed, "eval_interval": 0, "group_size": group_size, **RECIPES[recipe]}
     config = Config.preset("tiny-oreal", **changes)
     policy = Policy.load(config=config)
     trainer = OrealTrainer(policy, RuleJudger(), load_samples(config.train_data), config)
@@ -141,10 +140,11 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipes", nargs="*", default=list(RECIPES), help=", ".join(RECIPES))
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--group-size", type=int, default=16, help="answers a question in the freeze steps")
     parser.add_argument("--out", type=Path, help="append JSON lines here")
     arguments = parser.parse_args()
     for name in arguments.recipes:
-        line = json.dumps(measure(name, arguments.seed))
+        line = json.dumps(measure(name, arguments.seed, arguments.group_size))
         print(line, flush=True)
         if arguments.out:
             with arguments.out.open("a", encoding="utf-8") as file:

@@ -199,7 +199,8 @@ def _explain(error: ValidationError) -> str:
     return text + (f" (and {len(more)} more)" if more else "")
 
 
-TINY: dict[str, Any] = {"difficulty_bins": OREAL_BINS, "group_size": 16, "policy_lr": 4e-4}
+TINY: dict[str, Any] = {
+    "difficulty_bins": OREAL_BINS, "group_size": 16, "policy_lr": 4e-4, "total_steps": 50}
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": TINY,
     "tiny-oreal": {**TINY, "token_reward_model": "tiny-checker", "token_weighting": "threshold",
