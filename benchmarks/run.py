@@ -58,8 +58,8 @@ def controls() -> dict[str, Any]:
 
 
 def oreal() -> dict[str, Any]:
-    rows = [train("tiny-oreal", seed) for seed in range(2)]
-    plain = [train("tiny", seed, total_steps=rows[0]["steps"]) for seed in range(2)]
+    rows = [train("tiny-oreal", 0)]
+    plain = [train("tiny", 0, total_steps=rows[0]["steps"])]
     return {"rows": rows, "tiny_at_the_same_number_of_rollouts": plain}
 
 

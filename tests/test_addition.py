@@ -151,7 +151,7 @@ def test_first_wrong_of_an_answer_that_ends_too_early() -> None:
     ("", 0), ("9", 0), ("\\boxed{869}", 0), ("8+1=9 no", 8), ("8+1=9 no, 8+1=9", 15),
     ("8+1=9, 7+9=15, 4+3+1=8, \\boxed{859}", 12), ("8+1=9, 7+9=16, 4+3=8, \\boxed{869}", 18),
     ("8+1=9, 7+9=16, 4+3+1=8, \\boxed{8690}", 34), ("8+1=9, 7+9=16, 4+3+1=8, \\boxed{869} or so", 35),
-    ("8+1=99, 7+9=16, 4+3+1=8, \\boxed{869}", 5), ("What is 478 + 391?", 0), (" no, no, no", 11),
+    ("8+1=99, 7+9=16, 4+3+1=8, \\boxed{869}", 5), ("What is 478 + 391?", 0),
 ])
 def test_first_wrong_of_any_text(answer: str, at: int) -> None:
     """478 + 391: 8+1=9, 7+9=16, 4+3+1=8, \\boxed{869}"""
@@ -191,8 +191,7 @@ def test_every_digit_and_every_mark_of_the_task_is_one_token(tiny_math: Policy) 
     tok = tiny_math.tokenizer
     ids = tok.encode("8+1=9, 7+9=15 no, 7+9=16, \\boxed{869}", add_special_tokens=False)
     assert [tok.decode([i]) for i in ids] == [
-        "8", "+", "1", "=", "9", ", ", "7", "+", "9", "=", "1", "5", " no", ", ", "7", "+", "9", "=", "1", "6",
-        ", ", "\\boxed{", "8", "6", "9", "}"]
+        *"8+1=9", ", ", *"7+9=15", " no", ", ", *"7+9=16", ", ", "\\boxed{", *"869}"]
 
 
 def test_what_the_model_says_is_encoded_as_it_was_sampled(tiny_math: Policy) -> None:

@@ -45,7 +45,8 @@ METRICS = {
 }
 KINDS: dict[str, dict[str, Any]] = {
     "plain": {},
-    "token model": {"token_reward_model": "policy", "token_weighting": "threshold", "policy_freeze_steps": 1},
+    "token model": {"token_reward_model": "policy", "token_weighting": "threshold", "policy_freeze_steps": 1,
+                    "token_reward_refit": True, "head_init": "normal"},
 }
 
 
@@ -305,7 +306,7 @@ def test_resume_keeps_what_was_measured_before(whole: Experiment, tmp_path: Path
 
 
 def parts(token_model: bool) -> list[str]:
-    more = ["training/token_reward_model.safetensors", "training/token_optimizer.safetensors"]
+    more = [f"training/{name}.safetensors" for name in ("token_reward_model", "token_optimizer", "head_memory")]
     return ["model.safetensors", "training/state.json", "training/optimizer.safetensors",
             *(more if token_model else [])]
 
@@ -387,13 +388,13 @@ def test_checkpoints_of_a_run(files: dict[str, str], tmp_path: Path, interval: f
 
 
 @pytest.mark.parametrize(("accuracies", "best"), [
-    ((0.2, 0.8, 0.5, 0.8), 2), ((0.9, 0.8, 0.5, 0.1), 1), ((0.1, 0.2, 0.3, 0.4), 4),
-    ((None, 0.3, None, 0.2), 2), ((0.0, 0.0, 0.0, 0.0), 1),
+    ((0.2, 0.8, 0.5, 0.7), 2), ((0.9, 0.8, 0.5, 0.1), 1), ((0.1, 0.2, 0.3, 0.4), 4),
+    ((0.2, 0.8, 0.8, 0.7), 3), ((None, 0.3, None, 0.2), 2), ((0.0, 0.0, 0.0, 0.0), 4),
 ])
 def test_the_best_checkpoint_is_chosen_on_dev(
         files: dict[str, str], tmp_path: Path, accuracies: tuple[Any, ...], best: int,
         monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first of equals; a measurement without a verdict is no measurement."""
+    """The last of equals; a measurement without a verdict is no measurement."""
     on_dev = iter(accuracies)
 
     def scripted(*_: Any, **__: Any) -> Evaluation:
@@ -452,7 +453,7 @@ def test_summary(whole: Experiment) -> None:
     assert summary["machine"]["cores"] >= 1
     dev = {line["step"]: line["dev/accuracy"] for line in metric_lines(whole) if "dev/accuracy" in line}
     assert list(dev) == [2, 4]
-    assert summary["best_step"] == max(dev, key=lambda step: (dev[step], -step))
+    assert summary["best_step"] == max(dev, key=lambda step: (dev[step], step))
 
 
 def test_before_is_the_untrained_policy(whole: Experiment) -> None:

@@ -17,7 +17,8 @@ from rlteach.types import Message, Sample, Trajectory
 
 
 def asked(count: int, **extra: Any) -> list[Sample]:
-    return [Sample(f"q{i}", (Message("user", f"{i}+{i}=?"),), (str(2 * i),), extra=extra) for i in range(count)]
+    return [Sample(f"q{i}", (Message("user", f"{i}+{i}=?"),), (str(2 * i),), extra=extra)
+            for i in range(count)]
 
 
 def measured(samples: list[Sample], judge: Callable[..., Any], **how: Any) -> Evaluation:
@@ -36,7 +37,7 @@ def by_number(verdicts: list[float | None]) -> Callable[[Sample, Trajectory], fl
     # by hand from (p + z²/2n ± z sqrt(p(1-p)/n + z²/4n²)) / (1 + z²/n), z = 1.959964
     (0, 1, 0.0, 0.793450), (1, 1, 0.206550, 1.0), (0, 10, 0.0, 0.277533), (10, 10, 0.722467, 1.0),
     (5, 10, 0.236593, 0.763407), (8, 10, 0.490162, 0.943318), (1, 100, 0.001767, 0.054488),
-    (50, 100, 0.403832, 0.596168), (514, 1000, 0.483025, 0.544857),
+    (50, 100, 0.403832, 0.596168), (514, 1000, 0.483028, 0.544865),
 ])
 def test_wilson(right: int, n: int, low: float, high: float) -> None:
     assert wilson(right, n) == pytest.approx((low, high), abs=2e-6)
@@ -123,7 +124,8 @@ def test_greedy_answers_are_all_the_same(greedy: bool, k: int) -> None:
 
 
 def test_greedy_does_not_depend_on_the_seed_and_sampling_does() -> None:
-    policy, judger, samples = tiny_policy(small_config(max_new_tokens=8)), FunctionJudger(even_first), asked(6)
+    policy, judger = tiny_policy(small_config(max_new_tokens=8)), FunctionJudger(even_first)
+    samples = asked(6)
 
     def answers(**how: Any) -> list[tuple[int, ...]]:
         found = evaluate(policy, judger, samples, **how)
@@ -138,7 +140,8 @@ def test_greedy_does_not_depend_on_the_seed_and_sampling_does() -> None:
 
 
 def test_an_answer_does_not_depend_on_what_else_is_asked() -> None:
-    policy, judger, samples = tiny_policy(small_config(max_new_tokens=8)), FunctionJudger(even_first), asked(6)
+    policy, judger = tiny_policy(small_config(max_new_tokens=8)), FunctionJudger(even_first)
+    samples = asked(6)
     for greedy in (True, False):
         whole = evaluate(policy, judger, samples, greedy=greedy)
         part = evaluate(policy, judger, samples[2:4], greedy=greedy)

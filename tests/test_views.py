@@ -39,7 +39,8 @@ def shown(thing: Any) -> str:
     return console.file.getvalue()
 
 
-def evaluation(answers: dict[str, tuple[str, float | None]], levels: dict[str, int] | None = None) -> Evaluation:
+def evaluation(answers: dict[str, tuple[str, float | None]], levels: dict[str, int] | None = None
+               ) -> Evaluation:
     groups = []
     for question, (text, score) in answers.items():
         extra = {"level": levels[question]} if levels else {}
@@ -48,7 +49,8 @@ def evaluation(answers: dict[str, tuple[str, float | None]], levels: dict[str, i
         groups.append(Group(sample, (answer,), (judgement(score),)))
     scores = [g.scores[0] for g in groups if g.scores[0] is not None]
     right = sum(s >= 1 for s in scores)
-    return Evaluation(right / len(scores), wilson(right, len(scores)), len(scores), 1, None, {}, 0, tuple(groups))
+    n = len(scores)
+    return Evaluation(right / n, wilson(right, n), n, 1, None, {}, 0, tuple(groups))
 
 
 # the table of a history ---------------------------------------------------------------------------
@@ -73,8 +75,8 @@ def labels(figure: Any) -> set[str]:
 
 def test_curves_show_every_curve() -> None:
     figure = plots.curves(FULL, before=0.51, after=0.93, title="tiny, seed 0")
-    assert {"reward of the rollouts", "dev, greedy", "positive", "negative", "KL", "total", "token reward model",
-            "KL to the reference", "entropy (nats a token)", "tokens an answer", "cut off", "no answer found",
+    assert {"reward of the rollouts", "dev, greedy", "positive", "negative", "KL", "total",
+            "token reward model", "KL to the reference", "entropy (nats a token)", "tokens an answer", "cut off", "no answer found",
             "unscorable"} <= labels(figure)
     texts = [text.get_text() for ax in figure.axes for text in ax.texts]
     assert texts == ["test before 51.0%", "test after 93.0%"]
@@ -101,7 +103,7 @@ def test_curves_of_little_are_drawn_without_a_warning(frame: pd.DataFrame) -> No
 
 
 def test_a_picture_is_png_and_the_same_each_time() -> None:
-    one, other = (plots.png(plots.curves(FULL, title="算术")) for _ in range(2))
+    one, other = (plots.png(plots.curves(FULL, title="tiny")) for _ in range(2))
     assert one.startswith(b"\x89PNG\r\n\x1a\n")
     assert one == other
     assert 5_000 < len(one) < 500_000
@@ -119,13 +121,16 @@ def test_no_pyplot_and_no_window() -> None:
 # tables and transcripts ---------------------------------------------------------------------------
 
 
-def entry(accuracy: float | None, by_level: dict[str, float] | None = None, unscorable: int = 0) -> dict[str, Any]:
+def entry(accuracy: float | None, by_level: dict[str, float] | None = None, unscorable: int = 0
+          ) -> dict[str, Any]:
     ci95 = None if accuracy is None else [max(accuracy - 0.1, 0), min(accuracy + 0.1, 1)]
-    return {"accuracy": accuracy, "ci95": ci95, "n": 1000, "by_level": by_level or {}, "unscorable": unscorable}
+    return {"accuracy": accuracy, "ci95": ci95, "n": 1000, "by_level": by_level or {},
+            "unscorable": unscorable}
 
 
 def summary(**parts: dict[str, Any]) -> dict[str, Any]:
-    return {"steps": 40, "best_step": 35, "before": entry(0.5), "after": entry(0.9), "last_step": entry(0.8), **parts}
+    return {"steps": 40, "best_step": 35, "before": entry(0.5), "after": entry(0.9),
+            "last_step": entry(0.8), **parts}
 
 
 def test_accuracy_table() -> None:
@@ -133,7 +138,8 @@ def test_accuracy_table() -> None:
         before=entry(0.514, {"2": 0.5, "3": 0.4}), after=entry(0.9, {"2": 1.0}),
         last_step=entry(0.8, {"2": 0.9, "3": 0.7}))))
     for wanted in ("1000 test questions", "before", "step 35, best on dev", "last step (40)",
-                   "51.4 % [41.4, 61.4]", "90.0 % [80.0, 100.0]", "2 digits", "3 digits", "100.0 %", "not measured"):
+                   "51.4 % [41.4, 61.4]", "90.0 % [80.0, 100.0]", "2 digits", "3 digits", "100.0 %",
+                   "not measured"):
         assert wanted in text
     assert "unscorable" not in text, "a row of zeros says nothing"
 
@@ -173,7 +179,8 @@ def test_transcripts_of_few_questions(count: int) -> None:
     assert len(report.transcripts(found, found, count=count).rows) == min(count, 2)
 
 
-@pytest.mark.parametrize("text", ["[bold]1[/bold]", "[/red]", "[1, 2]", "[link=x]", "\\[", "a\nb", "答案：[/]", ":smile:"])
+@pytest.mark.parametrize("text", ["[bold]1[/bold]", "[/red]", "[1, 2]", "[link=x]", "\\[", "a\nb", "答案：[/]",
+                                  ":smile:"])
 def test_a_text_is_shown_as_it_is(text: str) -> None:
     """Questions and answers are data: brackets in them are no instructions to the printer."""
     found = evaluation({f"What is {text}?": (text, None), "x?": ("1", 1)})

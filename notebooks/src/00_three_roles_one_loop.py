@@ -183,8 +183,8 @@ for g in groups[:2]:
 
 # %%
 t = groups[0].trajectories[0]
-prompt = t.usage["prompt_tokens"]
-print("tokens of the question:", prompt, " of the answer:", t.usage["completion_tokens"])
+prompt, answer = t.usage["prompt_tokens"], t.usage["completion_tokens"]
+print("tokens of the question:", prompt, " of the answer:", answer)
 print("written by the policy :", sum(t.action_mask[:prompt]), "and", sum(t.action_mask))
 print("probability of the answer's first token:", f"{math.exp(t.logprobs[prompt]):.3f}")
 
