@@ -19,7 +19,7 @@ FULL := $(VENV)/.full-installed
 $(shell [ -x $(PY) ] || rm -f $(CORE) $(FULL))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lessons gate lab lint models bench
+.PHONY: help demo test lessons notebooks gate lab lint models bench
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-10s%s\n", $$1, $$2 }' Makefile
@@ -35,7 +35,10 @@ test: $(FULL)  ## unit tests, then every lesson run and its outputs compared
 	$(PY) -m pytest
 	$(PY) -m pytest --nbval notebooks
 
-lessons: $(FULL)  ## build the notebooks from notebooks/src
+lessons: $(FULL)  ## only the lessons: each is run and its outputs compared
+	$(PY) -m pytest --nbval notebooks
+
+notebooks: $(FULL)  ## build the lessons again from notebooks/src
 	$(PY) notebooks/build.py
 
 gate: $(FULL)  ## the long checks: learning runs, a fresh clone, the built wheel

@@ -306,7 +306,8 @@ def test_resume_keeps_what_was_measured_before(whole: Experiment, tmp_path: Path
 
 
 def parts(token_model: bool) -> list[str]:
-    more = [f"training/{name}.safetensors" for name in ("token_reward_model", "token_optimizer", "head_memory")]
+    names = ("token_reward_model", "token_optimizer", "head_memory")
+    more = [f"training/{name}.safetensors" for name in names]
     return ["model.safetensors", "training/state.json", "training/optimizer.safetensors",
             *(more if token_model else [])]
 

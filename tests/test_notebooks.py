@@ -66,11 +66,18 @@ def test_check_fails_when_the_source_was_edited(copy: tuple[Path, Path]) -> None
     (line,) = done.stderr.splitlines()
     assert re.fullmatch(rf"{target.name} is not its source any more, from cell \d+ on: "
                         rf"run notebooks/build.py {target.name[:2]}", line)
+
+
+def test_lessons_without_a_source_or_a_name(
+    copy: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = copy
     source.unlink()
-    done = run_build(target.parent, "--check")
-    assert done.returncode == 1
-    assert f"{target.name} has no source" in done.stderr
-    assert "there is no lesson 99" in run_build(target.parent, "--check", "99").stderr
+    monkeypatch.setattr(build, "HERE", target.parent)
+    monkeypatch.setattr(sys, "argv", ["build.py", "--check"])
+    assert build.main() == f"{target.name} has no source: {source} is missing"
+    with pytest.raises(SystemExit, match="there is no lesson 99: give two digits"):
+        build.lessons(["99"])
 
 
 def edit_a_cell(cell: NotebookNode) -> None:

@@ -75,9 +75,10 @@ def labels(figure: Any) -> set[str]:
 
 def test_curves_show_every_curve() -> None:
     figure = plots.curves(FULL, before=0.51, after=0.93, title="tiny, seed 0")
-    assert {"reward of the rollouts", "dev, greedy", "positive", "negative", "KL", "total",
-            "token reward model", "KL to the reference", "entropy (nats a token)", "tokens an answer", "cut off", "no answer found",
-            "unscorable"} <= labels(figure)
+    assert labels(figure) >= {
+        "reward of the rollouts", "dev, greedy", "positive", "negative", "KL", "total", "token reward model",
+        "KL to the reference", "entropy (nats a token)", "tokens an answer", "cut off", "no answer found",
+        "unscorable"}
     texts = [text.get_text() for ax in figure.axes for text in ax.texts]
     assert texts == ["test before 51.0%", "test after 93.0%"]
     assert figure.get_suptitle() == "tiny, seed 0"
@@ -152,18 +153,18 @@ def test_accuracy_table_shows_what_nobody_judged() -> None:
 
 
 @pytest.mark.parametrize(("value", "interval", "text"), [
-    (0.9887, (0.98, 0.9941), "98.9 % [98.0, 99.4]"), (0, None, "0.0 %"), (1, (0.5, 1), "100.0 % [50.0, 100.0]"),
-    (None, None, "not measured"), (None, (0, 1), "not measured")])
+    (0.9887, (0.98, 0.9941), "98.9 % [98.0, 99.4]"), (1, (0.5, 1), "100.0 % [50.0, 100.0]"),
+    (0, None, "0.0 %"), (None, None, "not measured"), (None, (0, 1), "not measured")])
 def test_share(value: float | None, interval: tuple[float, float] | None, text: str) -> None:
     assert report.share(value, interval) == text
 
 
 def test_transcripts_show_what_was_mended_first_and_each_level_once() -> None:
     levels = {"a?": 2, "b?": 2, "c?": 3, "d?": 4, "e?": 4}
-    before = evaluation({"a?": ("wrong a", 0), "b?": ("wrong b", 0), "c?": ("fine c", 1), "d?": ("fine d", 1),
-                         "e?": ("wrong e", 0)}, levels)
-    after = evaluation({"a?": ("still a", 0), "b?": ("now b", 1), "c?": ("fine c", 1), "d?": ("bad d", 0),
-                        "e?": ("now e", 1)}, levels)
+    first = {"a?": ("wrong a", 0), "b?": ("wrong b", 0), "c?": ("fine c", 1), "d?": ("fine d", 1),
+             "e?": ("wrong e", 0)}
+    before = evaluation(first, levels)
+    after = evaluation({**first, "b?": ("now b", 1), "d?": ("bad d", 0), "e?": ("now e", 1)}, levels)
     text = shown(report.transcripts(before, after))
     order = [q for line in text.splitlines() for q in levels if q in line]
     assert order == ["b?", "e?", "c?"]
@@ -179,8 +180,8 @@ def test_transcripts_of_few_questions(count: int) -> None:
     assert len(report.transcripts(found, found, count=count).rows) == min(count, 2)
 
 
-@pytest.mark.parametrize("text", ["[bold]1[/bold]", "[/red]", "[1, 2]", "[link=x]", "\\[", "a\nb", "答案：[/]",
-                                  ":smile:"])
+@pytest.mark.parametrize("text", ["[bold]1[/bold]", "[/red]", "[1, 2]", "[link=x]", "\\[", "a\nb",
+                                  "答案：[/]", ":smile:"])
 def test_a_text_is_shown_as_it_is(text: str) -> None:
     """Questions and answers are data: brackets in them are no instructions to the printer."""
     found = evaluation({f"What is {text}?": (text, None), "x?": ("1", 1)})
