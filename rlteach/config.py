@@ -204,7 +204,7 @@ TINY: dict[str, Any] = {
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": TINY,
     "tiny-oreal": {**TINY, "token_reward_model": "tiny-checker", "token_weighting": "threshold",
-                   "policy_lr": 2e-4, "token_reward_lr": 5e-5, "token_reward_lr_end": 2e-5,
+                   "policy_lr": 3e-4, "negative_factor": 0.1, "token_reward_lr": 5e-5, "token_reward_lr_end": 2e-5,
                    "head_lr_factor": 1.0, "token_reward_refit": True, "policy_freeze_steps": 28,
                    "total_steps": 68},
 }

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils.logging import disable_progress_bar
 
 from rlteach.config import Config, data_path
 
@@ -70,6 +71,7 @@ def describe(folder: Path) -> dict[str, object]:
 def load_model(name: str, config: Config) -> tuple[torch.nn.Module, Any]:
     """Model and tokenizer on config.device in config.dtype, sampling defaults left aside."""
     folder = resolve(name)
+    disable_progress_bar()  # on stderr, and for a moment only: noise in a notebook
     device = config.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "mps" if torch.mps.is_available() else "cpu"

@@ -7,6 +7,7 @@ import io
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 BLUE, ORANGE, GREEN, RED, GREY = "#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#7f7f7f"
 
@@ -33,6 +34,7 @@ def curves(
     for ax in axes.flat:
         ax.grid(alpha=0.25)
         ax.spines[["top", "right"]].set_visible(False)
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     if title:
         figure.suptitle(title)
     return figure
@@ -56,7 +58,8 @@ def _reward(ax: Axes, history: pd.DataFrame, before: float | None, after: float 
             ax.annotate(f"test {name} {value:.1%}", (1, value), xycoords=("axes fraction", "data"),
                         ha="right", va="bottom", fontsize=8, color=GREY)
     ax.set_ylim(0, 1.06)
-    ax.legend(fontsize=8, loc="center right")
+    if ax.get_lines():
+        ax.legend(fontsize=8, loc="lower right")
 
 
 def _length(ax: Axes, history: pd.DataFrame) -> None:
@@ -65,11 +68,15 @@ def _length(ax: Axes, history: pd.DataFrame) -> None:
     _lines(right, history, "", {
         "response/truncated": (RED, "cut off"), "response/no_answer": (ORANGE, "no answer found"),
         "judge/unscorable": (GREY, "unscorable")})
-    right.set_ylim(0, 1)
     right.set_ylabel("share", fontsize=8)
     right.spines["top"].set_visible(False)
     lines = [*ax.get_lines(), *right.get_lines()]
-    right.legend(lines, [line.get_label() for line in lines], fontsize=8, loc="upper right")
+    right.legend(lines, [line.get_label() for line in lines], fontsize=8, loc="upper center", ncols=4,
+                 columnspacing=1, handlelength=1.2)
+    if ax.get_lines():
+        ax.set_ylim(0, 1.25 * history["response/length"].max())  # room for the legend; lengths from 0
+    right.set_ylim(0, 1.25)
+    right.set_yticks([0, 0.25, 0.5, 0.75, 1])
     if ax.get_legend():
         ax.get_legend().remove()
 
@@ -78,7 +85,8 @@ def _lines(ax: Axes, history: pd.DataFrame, title: str, wanted: dict[str, tuple[
     drawn = False
     for column, (color, label) in wanted.items():
         if column in history and history[column].notna().any():
-            ax.plot(history.index, history[column], color=color, label=label, linewidth=1.5)
+            ax.plot(history.index, history[column], color=color, label=label, linewidth=1.5,
+                    marker="o" if len(history) == 1 else None)
             drawn = True
     if title:
         ax.set_title(title, fontsize=10)
