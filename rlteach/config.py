@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 Share = Annotated[float, Field(ge=0, le=1)]
+Beta = Annotated[float, Field(ge=0, lt=1)]
 Rate = Annotated[float, Field(gt=0, le=1)]
 Steps = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
@@ -100,12 +101,12 @@ class Config(BaseModel):
     head_init: Literal["zero", "normal"] = Field("zero", description="the token-level model's head")
     head_lr_factor: float = Field(10.0, gt=0, le=1000, description="the head learns faster by this")
     weight_decay: float = Field(0.01, ge=0, le=1, description="of AdamW")
-    adam_betas: tuple[Share, Share] = Field((0.9, 0.95), description="of AdamW")
+    adam_betas: tuple[Beta, Beta] = Field((0.9, 0.95), description="of AdamW")
     max_grad_norm: float = Field(1.0, gt=0, le=1000, description="gradient clipping")
     micro_batch: Positive = Field(64, description="rows a forward pass; changes memory, never the gradient")
     logits_chunk: Positive = Field(4096, description="tokens whose logits exist at the same time")
     # run
-    seed: Steps = Field(0, description="of everything random")
+    seed: int = Field(0, ge=0, lt=2**63, description="of everything random")
     threads: Steps = Field(0, description="CPU threads of torch; 0: leave as it is")
     eval_interval: Steps = Field(5, description="steps between evaluations on dev; 0: none")
     checkpoint_interval: float = Field(-1, ge=-1, description="-1: end, below 1: a share, else steps")
@@ -174,9 +175,10 @@ class Config(BaseModel):
         try:
             text = path.read_text(encoding="utf-8-sig")
             fields = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-        except FileNotFoundError:
-            raise ConfigError(f"{source}: there is no such file") from None
-        except (UnicodeDecodeError, ValueError) as error:
+        except OSError as error:
+            what = "there is no such file" if isinstance(error, FileNotFoundError) else error.strerror
+            raise ConfigError(f"{source}: {what}") from None
+        except (UnicodeDecodeError, ValueError, RecursionError) as error:
             raise ConfigError(f"{source}: not a readable {path.suffix[1:].upper()} file ({error}); "
                               "save it as UTF-8 and mend the place named") from None
         if not isinstance(fields, Mapping):

@@ -45,7 +45,7 @@ def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
 
     def run(*arguments: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["rlteach", *map(str, arguments)])
-        monkeypatch.setenv("COLUMNS", "200")
+        monkeypatch.setattr(cli.console, "width", 200)
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
             cli.main()
@@ -73,6 +73,7 @@ def run(small: list[str], tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
     """A finished run and what it printed."""
     out = tmp_path_factory.mktemp("runs") / "run"
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as shown:
+        patch.setattr(cli.console, "width", 200)
         patch.setattr(sys, "argv", ["rlteach", "train", "tiny", "--out", str(out), "--seed", "3", *small])
         with pytest.raises(SystemExit) as ended:
             cli.main()

@@ -53,7 +53,7 @@ def read_jsonl(name: str | Path) -> list[tuple[str, dict[str, Any]]]:
         at = f"{path}:{number}"
         try:
             entry = json.loads(line.strip().removeprefix("\ufeff"), parse_constant=_no_constant)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DataError(f"{at}: not a JSON object ({error}): write one object a line") from None
         if not isinstance(entry, dict):
             raise DataError(f"{at}: a {type(entry).__name__}, not a JSON object: write one object "
