@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 from transformers.utils.logging import disable_progress_bar
 
 from rlteach.config import Config, data_path
@@ -75,6 +75,18 @@ def load_model(name: str, config: Config) -> tuple[torch.nn.Module, Any]:
     device = config.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "mps" if torch.mps.is_available() else "cpu"
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer = load_tokenizer(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=config.dtype)
     return model.to(device), tokenizer
+
+
+def load_tokenizer(folder: str) -> Any:
+    """The tokenizer as the folder describes it.
+
+    AutoTokenizer takes the class of the model's family even where the folder names the plain one,
+    and that class brings its own rules for cutting text: tiny-math was not trained on those.
+    """
+    file = Path(folder) / "tokenizer_config.json"
+    named = json.loads(file.read_text(encoding="utf-8")).get("tokenizer_class") if file.is_file() else None
+    plain = named in ("TokenizersBackend", "PreTrainedTokenizerFast")
+    return (PreTrainedTokenizerFast if plain else AutoTokenizer).from_pretrained(folder)
