@@ -84,12 +84,13 @@ def test_s07_the_last_closed_box(text: str, found: str | None) -> None:
 
 def test_a17_a_text_of_boxes_is_read_in_linear_time() -> None:
     """Model text never leaves the time given to it: a megabyte of open boxes, in a moment."""
-    began = time.perf_counter()
-    assert final_answer("\\boxed{" * 150_000) is None
-    assert final_answer("{" * 500_000 + r"\boxed{3}" + "}" * 500_000) == "3"
-    assert final_answer(r"\boxed{" + "{" * 500_000) is None
-    assert final_answer(r"\boxed{1}" * 100_000) == "1"
-    assert time.perf_counter() - began < 10
+    for size in (3_000, 150_000):  # where each box looks for its own end, the first one already takes long
+        began = time.perf_counter()
+        assert final_answer("\\boxed{" * size) is None
+        assert final_answer("{" * size + r"\boxed{3}" + "}" * size) == "3"
+        assert final_answer(r"\boxed{" + "{" * size) is None
+        assert final_answer(r"\boxed{1}" * size) == "1"
+        assert time.perf_counter() - began < size / 10_000 + 1
 
 
 # exact numbers ------------------------------------------------------------------------------------

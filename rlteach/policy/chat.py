@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from jinja2 import TemplateError
+
 from rlteach.config import ConfigError
+from rlteach.policy.registry import ModelError
 from rlteach.types import Message
 
 
@@ -28,13 +31,19 @@ def encode_chat(
     for i, message in enumerate(messages):
         entry = message.as_dict()
         if any(token in message.content for token in control):
-            hole = f"\ue000{i}\ue001"  # private-use characters: nobody types them
+            hole = f"\ue000{i}\ue001"
+            while any(hole in m.content for m in messages):  # somebody typed it
+                hole = f"\ue000{hole}\ue001"
             typed[hole] = message.content
             entry["content"] = hole
         dicts.append(entry)
-    text = tokenizer.apply_chat_template(
-        dicts, tools=list(tools) or None, add_generation_prompt=True, tokenize=False
-    )
+    try:
+        text = tokenizer.apply_chat_template(
+            dicts, tools=list(tools) or None, add_generation_prompt=True, tokenize=False
+        )
+    except (TemplateError, ValueError) as error:
+        raise ModelError(f"the chat template cannot be used ({error}): mend chat_template, or take a "
+                         "model whose tokenizer has one") from None
     ids: list[int] = []
     for hole, content in typed.items():
         before, text = text.split(hole, 1)

@@ -109,7 +109,9 @@ class Policy(_Scorer):
         """
         config = config or Config()
         model, tokenizer = load_model(name or config.policy, config)
-        return cls(model, tokenizer, config=config)
+        policy = cls(model, tokenizer, config=config)
+        encode_chat(tokenizer, [Message("user", "?")])  # a template that fails shall fail here
+        return policy
 
     def encode(self, sample: Sample) -> list[int]:
         """The prompt's ids, as the chat template writes it."""

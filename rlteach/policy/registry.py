@@ -69,15 +69,24 @@ def describe(folder: Path) -> dict[str, object]:
 
 
 def load_model(name: str, config: Config) -> tuple[torch.nn.Module, Any]:
-    """Model and tokenizer on config.device in config.dtype, sampling defaults left aside."""
+    """Model and tokenizer on config.device in config.dtype, sampling defaults left aside.
+
+    Raises:
+        ModelError: a part is missing, broken, or a pickle (only safetensors are read).
+    """
     folder = resolve(name)
     disable_progress_bar()  # on stderr, and for a moment only: noise in a notebook
     device = config.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "mps" if torch.mps.is_available() else "cpu"
-    tokenizer = load_tokenizer(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=config.dtype)
-    return model.to(device), tokenizer
+    try:
+        tokenizer = load_tokenizer(folder)
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=config.dtype, use_safetensors=True)
+        return model.to(device), tokenizer
+    except Exception as error:  # whatever the libraries raise for a damaged file or a missing device
+        why = " ".join(str(error).split())[:200]
+        raise ModelError(f"{name} cannot be loaded on {device} ({why}): save model and tokenizer there "
+                         "again with save_pretrained, or name another device") from error
 
 
 def load_tokenizer(folder: str) -> Any:
