@@ -373,7 +373,7 @@ def test_a_mistake_is_one_sentence_and_code_2(case: str, desk: Path, here: Here)
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has what is missing here")
 def test_a_device_that_is_not_there(desk: Path, here: Here) -> None:
-    check_mistake(*here("train", "tiny", "--set", "device=cuda"), "device='cuda'")
+    check_mistake(*here("train", "tiny", "--set", "device=cuda"), "cuda")
 
 
 def test_a_mistake_in_a_process_of_its_own(tmp_path: Path) -> None:
