@@ -94,8 +94,11 @@ class Learner:
             self.token_optimizer.zero_grad(set_to_none=True)
             total, at = 0.0, 0
             for part in rows.micro_batches(c.micro_batch):
-                states = self.token_model.states(part)
-                scores = self.token_model.head(states)[..., 0].float()
+                if c.token_reward_refit:
+                    states = self.token_model.states(part)
+                    scores = self.token_model.head(states)[..., 0].float()
+                else:
+                    scores = self.token_model(part)
                 loss = token_reward_loss(scores, part.action_mask, part.positive)
                 loss = (loss * row_weights[at : at + len(part)]).sum()
                 loss.backward()
