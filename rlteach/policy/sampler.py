@@ -3,8 +3,7 @@
     prompts (each once) -> KV cache -> one row an answer -> draw, append, drop what has ended
 
 It returns ids, never text, and marks the end by position: nothing is decoded and encoded again.
-A row's noise depends on its own key and the position only, so an answer does not change with the
-other rows of the batch, their number or their order.
+A row's noise depends on its own key and the position only, not on the other rows of the batch.
 """
 
 from __future__ import annotations
@@ -76,8 +75,7 @@ def _decode(
 ) -> list[Completion]:
     device, limit = model.device, params.max_new_tokens
     cache, logits, mask = _prefill(model, prompts, [prompt for prompt, _ in rows])
-    keyed = [torch.Generator().manual_seed(key) for _, key in rows]
-    noise = torch.stack([torch.rand(limit, generator=g, dtype=torch.float64) for g in keyed])
+    noise = torch.stack([_noise(key, limit) for _, key in rows])  # [N, max_new]
     ids = torch.zeros(len(rows), limit, dtype=torch.long, device=device)
     logprobs = torch.zeros(len(rows), limit, device=device)
     length = torch.full((len(rows),), limit, device=device)
@@ -122,6 +120,10 @@ def _draw(logprobs: Tensor, uniform: Tensor, temperature: float) -> Tensor:
     cdf = logprobs.double().exp().cumsum(-1)
     at = torch.searchsorted(cdf, uniform[:, None] * cdf[:, -1:], right=True)
     return at[:, 0].clamp(max=logprobs.shape[-1] - 1)
+
+
+def _noise(key: int, count: int) -> Tensor:
+    return torch.rand(count, generator=torch.Generator().manual_seed(key), dtype=torch.float64)
 
 
 def _prefill(
