@@ -85,12 +85,12 @@ def test_s07_the_last_closed_box(text: str, found: str | None) -> None:
 def test_a17_a_text_of_boxes_is_read_in_linear_time() -> None:
     """Model text never leaves the time given to it: a megabyte of open boxes, in a moment."""
     for size in (3_000, 150_000):  # where each box looks for its own end, the first one already takes long
-        began = time.perf_counter()
+        began = time.process_time()
         assert final_answer("\\boxed{" * size) is None
         assert final_answer("{" * size + r"\boxed{3}" + "}" * size) == "3"
         assert final_answer(r"\boxed{" + "{" * size) is None
         assert final_answer(r"\boxed{1}" * size) == "1"
-        assert time.perf_counter() - began < size / 10_000 + 1
+        assert time.process_time() - began < size / 10_000 + 1
 
 
 # exact numbers ------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ def test_s07_what_is_no_number_is_none(text: str) -> None:
 
 
 def test_a17_digits_without_end_are_refused_at_once() -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     for text in ("9" * 1_000_000, "1e400", "1" + "0" * 401, "0." + "3" * 1_000_000, "1/" + "7" * 1_000_000,
                  rf"\frac{{{'1' * 500_000}}}{{3}}", "-" * 1_000_000, "1," * 500_000, "9**9**9**9", "1000000!",
                  "10^{10^{16}}", "123456^{7654321}"):
@@ -130,7 +130,7 @@ def test_a17_digits_without_end_are_refused_at_once() -> None:
         assert not several_numbers(text)
         assert verdict("5", boxed(text)) != "correct"
         assert verdict("5", boxed(text)) == verdict("5", boxed(text)), "the same each time"
-    assert time.perf_counter() - began < 5
+    assert time.process_time() - began < 5
 
 
 def test_decimals_are_no_floating_point_numbers() -> None:
