@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import resource
+import importlib
 import sys
 import warnings
 from collections.abc import Sequence
@@ -67,7 +67,10 @@ def table(history: Sequence[StepRecord]) -> pd.DataFrame:
     return frame.set_index("step").apply(pd.to_numeric) if len(frame) else frame
 
 
-def peak_memory() -> int:
+def peak_memory() -> int | None:
     """Largest resident size of this process so far, in bytes."""
+    if sys.platform == "win32":
+        return None  # not measured there
+    resource = importlib.import_module("resource")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024

@@ -28,6 +28,8 @@ class Learner:
         self, policy: Policy, token_model: TokenRewardModel | None, config: Config
     ) -> None:
         self.policy, self.token_model, self.config = policy, token_model, config
+        if config.threads:
+            torch.set_num_threads(config.threads)
         settings = {"betas": config.adam_betas, "weight_decay": config.weight_decay}
         self.optimizer = torch.optim.AdamW(policy.model.parameters(), lr=config.policy_lr, **settings)
         self.memory = HeadMemory()
