@@ -18,7 +18,8 @@ from rlteach.types import StepRecord
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
                   help="Watch a language model learn by reinforcement, and read how.")
-console = Console(highlight=False)
+console = Console(highlight=False, markup=False)  # questions and folders may hold [brackets]
+UsageError: Any = typer.BadParameter.__base__  # click's, or the copy of it that newer typers bring
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="change a config field")]
 Model = Annotated[str, typer.Argument(help="embedded model, model directory, hub id, or run directory")]
@@ -155,8 +156,9 @@ def grade(
     from rlteach.training.answers_file import grade_file
 
     lines = grade_file(file)  # all of it, before anything is printed
+    utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
     for line in lines:
-        typer.echo(json.dumps(line, ensure_ascii=False))
+        typer.echo(json.dumps(line, ensure_ascii=not utf8))
     if not as_json:
         verdicts = [line["verdict"] for line in lines]
         counts = ", ".join(f"{verdicts.count(v)} {v}" for v in ("correct", "incorrect", "unscorable"))
@@ -176,7 +178,8 @@ def models() -> None:
         m = describe_model(folder)
         accuracy = "not stated" if m["greedy_dev"] is None else f"{100 * m['greedy_dev']:.1f} %"
         size = f"{m['bytes'] / 1e6:.1f}"
-        table.add_row(m["name"], f"{m['parameters']:,}", size, accuracy, m["purpose"] or "")
+        count = "not stated" if m["parameters"] is None else f"{m['parameters']:,}"
+        table.add_row(m["name"], count, size, accuracy, m["purpose"] or "")
     console.print(table)
 
 
@@ -215,13 +218,28 @@ def quiet_libraries() -> None:
 
 def main() -> None:
     """Entry point: a mistake of the user's is one sentence and exit code 2, never a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal may lack a character; a run goes on
     try:
-        app()
-    except ValueError as error:  # ConfigError, DataError, ModelError, RunError, CheckpointError
+        sys.exit(app(standalone_mode=False))
+    except UsageError as error:  # no such option, a word where a number belongs
+        if not error.format_message():  # nothing was asked
+            error.show()
+            sys.exit(2)
+        complain(f"{error.format_message()} (see rlteach --help)")
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
+        complain(f"{error.filename}: {error.strerror}")
+    except ValueError as error:  # ConfigError, DataError, ModelError, RunError, CheckpointError, InputError
         if not type(error).__module__.startswith("rlteach"):
             raise
-        typer.echo(f"rlteach: {error}", err=True)
-        sys.exit(2)
+        complain(str(error))
+
+
+def complain(text: str) -> None:
+    """One line, and exit code 2."""
+    typer.echo(f"rlteach: {' '.join(text.split())}", err=True)
+    sys.exit(2)
 
 
 if __name__ == "__main__":

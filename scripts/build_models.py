@@ -22,7 +22,14 @@ from typing import Any
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch.nn.functional import cross_entropy
-from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers import (
+    GenerationConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
 
 from rlteach.config import Config
 from rlteach.course import addition
@@ -79,6 +86,28 @@ def build_model(vocabulary: int, eos: int) -> Qwen2ForCausalLM:
     return model
 
 
+def as_llama(model: Qwen2ForCausalLM) -> LlamaForCausalLM:
+    """The same function in the other architecture, bit for bit.
+
+    For a folder of the Qwen2 family AutoTokenizer takes Qwen2's own cutting rules in place of those
+    in tokenizer.json; for one of the Llama family it takes what is written there.
+    """
+    c = model.config
+    same = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+            "num_key_value_heads", "max_position_embeddings", "rms_norm_eps", "tie_word_embeddings",
+            "bos_token_id", "eos_token_id", "pad_token_id")
+    settings = {name: getattr(c, name) for name in same}
+    llama = LlamaForCausalLM(LlamaConfig(**settings, attention_bias=True)).eval()
+    llama.load_state_dict(model.state_dict(), strict=False)
+    for layer in llama.model.layers:  # the one part that Qwen2 does not have
+        torch.nn.init.zeros_(layer.self_attn.o_proj.bias)
+    ids = torch.randint(0, c.vocab_size, (4, 60), generator=torch.Generator().manual_seed(SEED))
+    if not torch.equal(model.eval()(ids).logits, llama(ids).logits):
+        raise SystemExit("the two architectures do not give the same logits in this transformers")
+    llama.generation_config = model.generation_config
+    return llama
+
+
 class Demonstrations:
     """Batches of worked answers: ids and the loss weight of each token."""
 
@@ -131,7 +160,9 @@ def accuracy(policy: Policy, samples: list[Sample], greedy: bool) -> dict[int, f
 
 def save(policy: Policy, name: str, purpose: str, step: int, dev: list[Sample]) -> None:
     folder = ROOT / name
+    policy = Policy(as_llama(policy.model), policy.tokenizer, config=policy.config)
     policy.save(folder)
+    (folder / "model.safetensors").chmod(0o644)
     greedy, sampled = accuracy(policy, dev, True), accuracy(policy, dev, False)
     card = {
         "name": name, "purpose": purpose, "licence": "Apache-2.0", "made_by": "scripts/build_models.py",
@@ -153,8 +184,8 @@ def readme(card: dict[str, Any]) -> str:
 
 {card['purpose']}
 
-A Qwen2-architecture language model ({card['parameters']:,} parameters: 4 layers, hidden size 128, 4 heads of
-which 2 for keys and values, tied embeddings) with a byte-level tokenizer in which every byte and every
+A Llama-architecture language model ({card['parameters']:,} parameters: 4 layers, hidden size 128, 4 heads of
+which 2 for keys and values, tied embeddings, biases at the attention) with a byte-level tokenizer in which every byte and every
 digit is a token. Made from nothing by `{card['made_by']}` with seed {card['seed']}: {card['supervised_steps']}
 supervised steps of {card['batch']} worked additions (2, 3 and 4 digits), AdamW, learning rate {card['peak_lr']} (constant after a warm-up; tiny-checker: a cosine to 0 after that).
 Every demonstration ends right; in some of them a wrong digit is noticed (" no, ") and the step is

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
+from unicodedata import category
 
 LONGEST = 200  # characters of an answer that are looked at: int() of a longer text costs seconds
 
-_BOX = re.compile(r"\\boxed\s*\{")
+_BRACE = re.compile(r"(\\boxed\s*)?\{|\}")
 _INTEGER = r"\d+|\d{1,3}(?:,\d{3})+"
 _NUMBER = re.compile(rf"([+-]?)(?:({_INTEGER})(?:\.(\d+))?|\.(\d+))")
 _FRACTION = re.compile(r"([+-]?)(?:\\[dt]?frac\{(\d+)\}\{(\d+)\}|(\d+)/(\d+))")
+_MIXED = re.compile(r"([+-]?)(\d+) +(\d+)/(\d+)")
+_OTHER = re.compile(r"[+-]?[\d.,]+ ?([eE][+-]?\d+|%)|[+-] +[\d.,/]+|[+-]?\d+/[+-]\d+")
 
 
 def final_answer(text: str) -> str | None:
@@ -25,15 +28,16 @@ def final_answer(text: str) -> str | None:
     >>> final_answer(r"\boxed{1} and then \boxed{2")
     '1'
     """
-    found = None
-    for start in _BOX.finditer(text):
-        depth = 1
-        for at in range(start.end(), len(text)):
-            depth += {"{": 1, "}": -1}.get(text[at], 0)
-            if depth == 0:
-                found = text[start.end() : at].strip()
-                break
-    return found
+    opened: list[tuple[bool, int]] = []  # of each brace that is open: is it a box, where does it begin
+    last, end = -1, 0
+    for brace in _BRACE.finditer(text):
+        if brace.group() != "}":
+            opened.append((brace.group(1) is not None, brace.end()))
+        elif opened:
+            is_box, begin = opened.pop()
+            if is_box and begin > last:
+                last, end = begin, brace.start()
+    return None if last < 0 else text[last:end].strip()
 
 
 def parse_number(text: str) -> Fraction | None:
@@ -51,12 +55,26 @@ def parse_number(text: str) -> Fraction | None:
         sign, *parts = match.groups()
         top, bottom = (int(p) for p in parts if p is not None)
         return None if bottom == 0 else Fraction(-top if sign == "-" else top, bottom)
+    if match := _MIXED.fullmatch(text):
+        whole, top, bottom = (int(part) for part in match.groups()[1:])
+        value = Fraction(whole * bottom + top, bottom) if top < bottom else None
+        return -value if value is not None and match[1] == "-" else value
     if match := _NUMBER.fullmatch(text):
         sign, whole, decimals, bare = match.groups()
         digits = decimals or bare or ""
         value = Fraction(int((whole or "0").replace(",", "") + digits), 10 ** len(digits))
         return -value if sign == "-" else value
     return None
+
+
+def other_notation(text: str) -> bool:
+    """True for a number that is written in a way which `parse_number` does not read.
+
+    >>> other_notation("50%"), other_notation("1e5"), other_notation("½"), other_notation("five")
+    (True, True, True, False)
+    """
+    odd = any(category(c)[0] == "N" and not c.isascii() for c in text)
+    return odd or _OTHER.fullmatch(text.strip().strip("$").replace("\u2212", "-")) is not None
 
 
 def several_numbers(text: str) -> bool:

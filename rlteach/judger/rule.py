@@ -7,7 +7,7 @@ is `unscorable`, which is not a number and trains nothing.
 
 from __future__ import annotations
 
-from rlteach.judger.answers import final_answer, parse_number, several_numbers
+from rlteach.judger.answers import final_answer, other_notation, parse_number, several_numbers
 from rlteach.types import Group, Judgement, Sample, Trajectory
 
 _BEYOND = ("\\", "^", "*", "(", "[", "=")  # signs of mathematics that exact numbers do not cover
@@ -31,12 +31,12 @@ class RuleJudger:
         text = final_answer(trajectory.response)
         if not text:
             return Judgement(0.0, "incorrect", "no final answer: no closed \\boxed{...}")
-        value = parse_number(text)
+        value, text = parse_number(text), text if len(text) <= 200 else text[:200] + "..."
         if value is not None:
             right = value in golds
             return Judgement(float(right), "correct" if right else "incorrect", f"answered {text}")
         if several_numbers(text):
             return Judgement(0.0, "incorrect", f"two different answers: {text}")
-        if any(sign in text for sign in _BEYOND):
+        if any(sign in text for sign in _BEYOND) or other_notation(text):
             return Judgement(None, "unscorable", f"beyond the exact rules: {text}")
         return Judgement(0.0, "incorrect", f"not a number: {text}")

@@ -27,6 +27,8 @@ def encode_chat(
     if system_prompt is not None and not any(m.role == "system" for m in messages):
         messages = [Message("system", system_prompt), *messages]
     control = [t.content for t in tokenizer.added_tokens_decoder.values() if t.special]
+    if any("\ud800" <= sign <= "\udfff" for m in messages for sign in m.content):
+        raise ConfigError("a message holds half a character (a lone surrogate): write it as UTF-8 text")
     dicts, typed = [], {}
     for i, message in enumerate(messages):
         entry = message.as_dict()

@@ -4,13 +4,12 @@
     step-00010/training/   token model, both optimisers (safetensors) and state.json
 
 Random numbers come from coordinates and the data order from the step, so there is no generator to
-keep. A folder is written beside its place and renamed when it is whole.
+keep.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from rlteach.training.files import new_folder, write_json
 from rlteach.training.trainer import OrealTrainer
 
 FORMAT = 1
@@ -29,23 +29,20 @@ class CheckpointError(ValueError):
 
 def save_checkpoint(trainer: OrealTrainer, folder: Path, **more: Any) -> None:
     """Write `folder` anew; `more` goes into state.json."""
-    part = folder.with_name(folder.name + ".part")
-    shutil.rmtree(part, ignore_errors=True)
-    trainer.policy.save(part)
-    inner = part / "training"
-    inner.mkdir()
     learner = trainer.learner
-    save_file(_optimizer_tensors(learner.optimizer), inner / "optimizer.safetensors")
-    if trainer.token_reward_model is not None:
-        weights = {k: v.contiguous() for k, v in trainer.token_reward_model.state_dict().items()}
-        save_file(weights, inner / "token_reward_model.safetensors")
-        save_file(_optimizer_tensors(learner.token_optimizer), inner / "token_optimizer.safetensors")
-        memory = {"states": learner.memory.states, "positive": learner.memory.positive}
-        save_file({k: v.contiguous() for k, v in memory.items()}, inner / "head_memory.safetensors")
     state = {"format": FORMAT, "step": trainer.step_index, "policy_version": trainer.policy.version, **more}
-    (inner / "state.json").write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
-    shutil.rmtree(folder, ignore_errors=True)
-    part.rename(folder)
+    with new_folder(folder) as part:
+        trainer.policy.save(part)
+        inner = part / "training"
+        inner.mkdir()
+        save_file(_optimizer_tensors(learner.optimizer), inner / "optimizer.safetensors")
+        if trainer.token_reward_model is not None:
+            weights = {k: v.contiguous() for k, v in trainer.token_reward_model.state_dict().items()}
+            save_file(weights, inner / "token_reward_model.safetensors")
+            save_file(_optimizer_tensors(learner.token_optimizer), inner / "token_optimizer.safetensors")
+            memory = {"states": learner.memory.states, "positive": learner.memory.positive}
+            save_file({k: v.contiguous() for k, v in memory.items()}, inner / "head_memory.safetensors")
+        write_json(inner / "state.json", state)
 
 
 def load_checkpoint(trainer: OrealTrainer, folder: Path) -> dict[str, Any]:
@@ -57,6 +54,9 @@ def load_checkpoint(trainer: OrealTrainer, folder: Path) -> dict[str, Any]:
     inner = folder / "training"
     try:
         state = json.loads((inner / "state.json").read_text(encoding="utf-8"))
+        step, version = state["step"], state["policy_version"]
+        if state["format"] != FORMAT:
+            raise ValueError(f"it has format {state['format']}, this rlteach reads {FORMAT}")
         _load_policy(trainer, folder)
         _load_optimizer(trainer.learner.optimizer, inner / "optimizer.safetensors")
         if trainer.token_reward_model is not None:
@@ -65,11 +65,10 @@ def load_checkpoint(trainer: OrealTrainer, folder: Path) -> dict[str, Any]:
             for name, value in load_file(inner / "head_memory.safetensors").items():
                 setattr(trainer.learner.memory, name, value)
     except (OSError, RuntimeError, KeyError, ValueError, TypeError, SafetensorError) as error:
-        raise CheckpointError(f"{folder} cannot be resumed from ({error}): take an older checkpoint, "
-                              "or start again with another --out") from None
-    if state["format"] != FORMAT:
-        raise CheckpointError(f"{folder} has format {state['format']}, this rlteach reads {FORMAT}")
-    trainer.step_index, trainer.policy.version = state["step"], state["policy_version"]
+        why = " ".join(str(error).split())[:300]  # torch writes several lines
+        raise CheckpointError(f"{folder} cannot be resumed from ({why}): remove it, and an older one is "
+                              "taken; or start again with another --out") from None
+    trainer.step_index, trainer.policy.version = step, version
     return state
 
 

@@ -53,6 +53,7 @@ def read_jsonl(name: str | Path) -> list[tuple[str, dict[str, Any]]]:
         at = f"{path}:{number}"
         try:
             entry = json.loads(line.strip().removeprefix("\ufeff"), parse_constant=_no_constant)
+            json.dumps(entry, ensure_ascii=False).encode()  # half a character (a lone surrogate) is no text
         except (ValueError, RecursionError) as error:
             raise DataError(f"{at}: not a JSON object ({error}): write one object a line") from None
         if not isinstance(entry, dict):
@@ -128,7 +129,8 @@ def to_sample(at: str, entry: dict[str, Any], index: int) -> Sample:
     known = ("question", "gold_answer", "pass_rate", "id", "data_source")
     extra = {k: v for k, v in entry.items() if k not in known}
     return Sample(
-        id=str(entry.get("id", index)), messages=(Message("user", question),), gold=tuple(golds),
+        id=str(index if entry.get("id") is None else entry["id"]),
+        messages=(Message("user", question),), gold=tuple(golds),
         data_source=str(entry.get("data_source", "math")), pass_rate=rate,
         extra={"answer": gold, **extra},
     )

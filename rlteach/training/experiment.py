@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,7 +21,9 @@ from rlteach.policy.sampler import check_fit
 from rlteach.training.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 from rlteach.training.data import load_samples
 from rlteach.training.evaluate import Evaluation, evaluate
-from rlteach.training.runlog import RunLog, machine, versions, write_json
+from rlteach.training.files import new_folder, write_json
+from rlteach.training.interrupts import interrupts_held
+from rlteach.training.runlog import RunLog, machine, versions
 from rlteach.training.trainer import OrealTrainer
 from rlteach.types import StepRecord
 
@@ -32,10 +33,9 @@ class Experiment:
 
     def __init__(self, log: RunLog, trainer: OrealTrainer) -> None:
         self.log, self.trainer, self.config = log, trainer, log.config
-        self.dev = load_samples(self.config.dev_data)
-        self.test = load_samples(self.config.test_data)
+        self.dev, self.test = load_samples(self.config.dev_data), load_samples(self.config.test_data)
         self.best_dev: float | None = None
-        self.elapsed = 0.0
+        self.logged, self.elapsed = 0, 0.0  # the last step in the log; seconds of training
         self.summary: dict[str, Any] = {
             "preset": self.config.name, "seed": self.config.seed, "state": "running"}
 
@@ -44,8 +44,9 @@ class Experiment:
         """Everything is loaded and checked before anything is written."""
         trainer = build_trainer(config)
         asked = [*trainer.samples, *load_samples(config.dev_data), *load_samples(config.test_data)]
-        longest = trainer.policy.encode(max(asked, key=lambda s: len(s.question)))
-        check_fit(trainer.policy.model, [longest], config.max_new_tokens)
+        longest = sorted(asked, key=lambda s: -len(s.question.encode()))[:20]
+        prompts = [trainer.policy.encode(s) for s in longest]
+        check_fit(trainer.policy.model, prompts, config.max_new_tokens)
         return cls(RunLog.create(folder, config), trainer)
 
     @classmethod
@@ -57,7 +58,8 @@ class Experiment:
         if checkpoint is not None:
             state = load_checkpoint(self.trainer, checkpoint)
             self.elapsed = state["elapsed"]
-        self.trainer.history = log.metrics(up_to=self.trainer.step_index)
+        self.logged = self.trainer.step_index
+        self.trainer.history = log.metrics(up_to=self.logged)
         seen = [r.metrics["dev/accuracy"] for r in self.trainer.history if "dev/accuracy" in r.metrics]
         self.best_dev = max((a for a in seen if a is not None), default=None)
         self.summary |= log.summary()
@@ -73,23 +75,40 @@ class Experiment:
         return before
 
     def steps(self) -> Iterator[StepRecord]:
-        """Train to config.total_steps; leaving the loop early keeps a checkpoint to resume from."""
+        """Train to config.total_steps; leaving the loop early keeps a checkpoint to resume from.
+
+        An interrupt is held back until the step is over and logged; a second one gives up a step
+        whose update has not begun.
+        """
         began = time.perf_counter() - self.elapsed
         trainer, c = self.trainer, self.config
         try:
-            for record in trainer:
-                last = trainer.step_index == c.total_steps
-                if c.eval_interval and (trainer.step_index % c.eval_interval == 0 or last):
-                    record = self._measure_dev(record)
-                self.elapsed = time.perf_counter() - began
-                self.log.record(record)
-                if trainer.step_index % checkpoint_steps(c) == 0 or last:
-                    self.checkpoint()
+            while trainer.step_index < c.total_steps:
+                with interrupts_held(self._at_boundary):
+                    record = self._step(began)
                 yield record
         finally:
-            if trainer.step_index < c.total_steps:
+            if self._at_boundary() and trainer.step_index < c.total_steps:
                 self.checkpoint()
                 self.log.note(f"stopped after step {trainer.step_index} of {c.total_steps}")
+
+    def _at_boundary(self) -> bool:
+        """Are the weights those of the last step that was logged?"""
+        return self.trainer.step_index == self.logged and not self.trainer.learner.unfinished
+
+    def _step(self, began: float) -> StepRecord:
+        """One step, its measurement on dev, its line in the log, its checkpoint, where they are due."""
+        trainer, c = self.trainer, self.config
+        record = trainer.step()
+        last = trainer.step_index == c.total_steps
+        if c.eval_interval and (trainer.step_index % c.eval_interval == 0 or last):
+            record = self._measure_dev(record)
+        self.elapsed = time.perf_counter() - began
+        self.log.record(record)
+        self.logged = trainer.step_index
+        if trainer.step_index % checkpoint_steps(c) == 0 or last:
+            self.checkpoint()
+        return record
 
     def checkpoint(self) -> None:
         """Under checkpoints/step-NNNNN, unless it is there already."""
@@ -105,14 +124,19 @@ class Experiment:
         # of equal ones the later: it saw more, and dev cannot tell them apart
         if found.accuracy is not None and (self.best_dev is None or found.accuracy >= self.best_dev):
             self.best_dev = found.accuracy
-            save_policy(self.trainer.policy, self.log.folder / "checkpoints" / "best")
+            self._save_best()
         return record
+
+    def _save_best(self) -> None:
+        """Like a checkpoint, but only what transformers needs."""
+        with new_folder(self.log.folder / "checkpoints" / "best") as folder:
+            self.trainer.policy.save(folder)
 
     def finish(self) -> dict[str, Any]:
         """Measure the best checkpoint once on test, the last one beside it; write summary.json."""
         best = self.log.folder / "checkpoints" / "best"
         if not best.exists():
-            save_policy(self.trainer.policy, best)
+            self._save_best()
         judger, history = self.trainer.judger, self.trainer.history
         after = evaluate(Policy.load(str(best), self.config), judger, self.test)
         last = evaluate(self.trainer.policy, judger, self.test)
@@ -138,15 +162,6 @@ def build_trainer(config: Config) -> OrealTrainer:
         reference = Reference(Policy.load(config.reference, config).model, logits_chunk=config.logits_chunk)
     policy = Policy.load(config=config)
     return OrealTrainer(policy, RuleJudger(), load_samples(config.train_data), config, reference)
-
-
-def save_policy(policy: Policy, folder: Path) -> None:
-    """Like a checkpoint, but only what transformers needs; written beside its place and renamed."""
-    part = folder.with_name(folder.name + ".part")
-    shutil.rmtree(part, ignore_errors=True)
-    policy.save(part)
-    shutil.rmtree(folder, ignore_errors=True)
-    part.rename(folder)
 
 
 def checkpoint_steps(config: Config) -> int:

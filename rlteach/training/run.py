@@ -32,13 +32,20 @@ class Run:
         self._turn = threading.Condition()
         self._paused = self._stopping = self._abandoning = False
         self._single = 0
-        self._thread = threading.Thread(target=self._loop, name="rlteach-run", daemon=True)
-        self._thread.start()
+        self._ended = threading.Event()  # Thread.join forgets a thread when it is interrupted (3.11)
+        threading.Thread(target=self._loop, name="rlteach-run", daemon=True).start()
+
+    @classmethod
+    def of(cls, trainer: OrealTrainer, last: Run | None) -> Run:
+        """`last` while it is under way, else a new run: two threads must not step one trainer."""
+        if last is not None and last._stopping:
+            last._ended.wait()
+        return cls(trainer) if last is None or last._ended.is_set() else last
 
     @property
     def state(self) -> str:
         """running, paused, stopped, finished or failed."""
-        if self._thread.is_alive():
+        if not self._ended.is_set():
             return "paused" if self._paused and not self._single else "running"
         if self.error is not None:
             return "failed"
@@ -54,9 +61,10 @@ class Run:
         """After the step under way, wait."""
         self._set(paused=True)
 
-    def resume(self) -> None:
+    def resume(self) -> Run:
         """Go on after a pause."""
         self._set(paused=False)
+        return self
 
     def step(self) -> None:
         """One more step, then wait again."""
@@ -74,15 +82,16 @@ class Run:
         Interrupting the wait stops the run at the next boundary; a second interrupt gives up the
         step under way.
         """
-        try:
-            self._thread.join(timeout)
-        except KeyboardInterrupt:
-            self.stop()
+        pressed, ended = 0, False
+        while not ended:
             try:
-                self._thread.join()
+                if pressed:
+                    self._set(stopping=True, abandoning=pressed > 1)
+                ended = self._ended.wait(None if pressed else timeout) or not pressed
             except KeyboardInterrupt:
-                self._set(abandoning=True)
-                self._thread.join()
+                pressed += 1
+                if pressed > 2:  # the stage under way does not end: whoever asks three times may go
+                    raise
         if self.error is not None:
             raise self.error
         return self
@@ -108,6 +117,8 @@ class Run:
             pass
         except BaseException as error:  # handed to whoever waits
             self.error = error
+        finally:
+            self._ended.set()
 
     def _one_step(self) -> None:
         """trainer.step(), with a look at the second interrupt between the stages."""

@@ -6,13 +6,13 @@ import json
 import os
 import platform
 import time
-from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import rlteach
 from rlteach.config import Config
+from rlteach.training.files import write_json, write_text
 from rlteach.types import Group, StepRecord
 
 
@@ -58,7 +58,7 @@ class RunLog:
         lines = [row for g in step.groups for row in self._rows(g)]
         text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in lines)
         path = self.folder / "trajectories" / f"step-{step.index:05d}.jsonl"
-        path.write_text(text, encoding="utf-8")
+        write_text(path, text)
 
     def _rows(self, group: Group) -> list[dict[str, Any]]:
         rows = []
@@ -79,10 +79,10 @@ class RunLog:
         """The steps of metrics.jsonl; with `up_to`, later ones are removed from the file."""
         path = self.folder / "metrics.jsonl"
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        entries = [json.loads(line) for line in lines]
+        entries = [entry for line in lines if (entry := whole(line)) is not None]
         if up_to is not None:
             entries = [e for e in entries if e["step"] <= up_to]
-            path.write_text("".join(json.dumps(e) + "\n" for e in entries), encoding="utf-8")
+            write_text(path, "".join(json.dumps(e) + "\n" for e in entries))
         return [StepRecord(e.pop("step"), (), e) for e in entries]
 
     def summary(self) -> dict[str, Any]:
@@ -97,11 +97,12 @@ class RunLog:
         return max(found, key=lambda p: int(p.name[5:]), default=None)
 
 
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Written beside its place and renamed, so that nobody reads half a file."""
-    part = path.with_name(path.name + ".part")
-    part.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    os.replace(part, path)
+def whole(line: str) -> dict[str, Any] | None:
+    """The object of a line; None for one that was cut off when its process was killed."""
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None
 
 
 def versions() -> dict[str, str]:

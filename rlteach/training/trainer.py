@@ -59,7 +59,7 @@ class OrealTrainer:
         self._rollout = rollout or sample_groups
         self.learner = Learner(policy, self.token_reward_model, config)
         self.history: list[StepRecord] = []
-        self.step_index = 0
+        self.step_index, self._run = 0, None
         self._seconds: dict[str, float] = {}
 
     def draw(self) -> list[Sample]:
@@ -126,10 +126,9 @@ class OrealTrainer:
             positive_weight=c.positive_weight, negative_shaping=c.negative_shaping)
         rows = rows.with_(coefficient=coefficient, weights=weights,
                           reference=torch.cat(reference or nothing))
-        learn = None
-        if self.token_reward_model is not None:
-            every = c.token_reward_rows == "all"
-            learn = collate([m for g in groups for m in self._members(g, None if every else g.kept)], device)
+        every = c.token_reward_rows == "all"
+        learn = None if self.token_reward_model is None else collate(
+            [m for g in groups for m in self._members(g, None if every else g.kept)], device)
         return Batch(self.step_index, self.policy.version, tuple(groups), rows, learn, dict(self._seconds))
 
     def _members(self, group: Group, which: Sequence[int] | None) -> Iterator[Member]:
@@ -154,12 +153,12 @@ class OrealTrainer:
             raise ValueError(f"this batch belongs to step {batch.step + 1}, the trainer is at step "
                              f"{self.step_index + 1}: a batch is used once; call trainer.draw() again")
         began = time.perf_counter()
-        metrics = group_metrics(batch, self.config)
-        metrics |= self.learner.update(batch, self.step_index)
+        metrics = group_metrics(batch, self.config) | self.learner.update(batch, self.step_index)
         metrics["seconds/update"] = time.perf_counter() - began
         metrics["seconds/total"] = sum(batch.seconds.values()) + metrics["seconds/update"]
         metrics["tokens_per_second"] = metrics["tokens/rollout"] / max(metrics["seconds/total"], 1e-9)
         self.step_index += 1
+        self.learner.unfinished = False
         record = StepRecord(self.step_index, batch.groups, metrics)
         self.history.append(record)
         warn_if_flat(self.history, self.config)
@@ -180,12 +179,13 @@ class OrealTrainer:
             yield self.step()
 
     def start(self) -> Run:
-        """Train in a background thread; see training/run.py."""
-        return Run(self)
+        """Train in a background thread; see training/run.py. A run under way is not doubled."""
+        self._run = Run.of(self, self._run)
+        return self._run
 
     def fit(self) -> OrealTrainer:
         """Train to the end. An interrupt stops cleanly after the step, a second one gives it up."""
-        Run(self).wait()
+        self.start().resume().wait()
         return self
 
     def _key(self, *coordinates: object) -> int:

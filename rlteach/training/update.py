@@ -33,11 +33,13 @@ class Learner:
         settings = {"betas": config.adam_betas, "weight_decay": config.weight_decay}
         self.optimizer = torch.optim.AdamW(policy.model.parameters(), lr=config.policy_lr, **settings)
         self.memory = HeadMemory()
+        self.unfinished = False  # between two steps, or after an error inside one?
         self.token_optimizer = None if token_model is None else torch.optim.AdamW(
             token_model.groups(config.token_reward_lr, config.head_lr_factor), **settings)
 
     def update(self, batch: Batch, step: int) -> Metrics:
         """Both models; the policy rests during the freeze steps and when nothing was kept."""
+        self.unfinished = True  # the trainer takes it back when it has counted the step
         frozen = step < self.config.policy_freeze_steps
         metrics = self.update_policy(batch.policy_rows, step, frozen=frozen)
         if batch.reward_rows is not None:

@@ -58,7 +58,7 @@ def _reward(ax: Axes, history: pd.DataFrame, before: float | None, after: float 
             ax.annotate(f"test {name} {value:.1%}", (1, value), xycoords=("axes fraction", "data"),
                         ha="right", va="bottom", fontsize=8, color=GREY)
     ax.set_ylim(0, 1.06)
-    if ax.get_lines():
+    if ax.get_legend_handles_labels()[0]:
         ax.legend(fontsize=8, loc="lower right")
 
 
