@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from rlteach.config import PRESETS, Config, ConfigError
-from rlteach.types import StepRecord
+from rlteach.config import Config, ConfigError
+from rlteach.presets import PRESETS
+
+if TYPE_CHECKING:
+    from rlteach.training.experiment import Experiment
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
                   help="Watch a language model learn by reinforcement, and read how.")
@@ -32,29 +35,25 @@ def train(
     settings: Settings = None,
     out: Annotated[Path | None, typer.Option(help="run directory [default: runs/TIME-PRESET]")] = None,
     seed: Annotated[int | None, typer.Option(help="of everything random")] = None,
+    judge_url: Annotated[list[str] | None, typer.Option(
+        help="OpenAI-compatible judge, asked about what the rule leaves open (--set judger=llm: about all); "
+        "its key: RLTEACH_JUDGE_KEY")] = None,
     resume: Annotated[Path | None, typer.Option(help="go on with this run")] = None,
 ) -> None:
     """Train a policy with OREAL, and say how much better it got."""
-    from rlteach.training.experiment import Experiment
     from rlteach.training.metrics import table
     from rlteach.views import plots, report
+    from rlteach.views.progress import ConsoleLog, train_with_bar
 
     quiet_libraries()
-    if (resume is None) == (preset is None):
-        raise ConfigError("give a preset (or a config file), or --resume RUN: one of the two")
-    if resume is not None:
-        if settings or seed is not None or out is not None:
-            raise ConfigError("--resume repeats the run's own config: leave out --set, --seed and --out")
-        experiment, folder = Experiment.resume(resume), resume
-    else:
-        config = Config.load(preset, **parse_settings(settings, seed))
-        folder = out or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{Path(preset).stem}"
-        experiment = Experiment.create(config, folder)
+    logging.getLogger("rlteach").addHandler(ConsoleLog(console))
+    experiment, folder = open_run(preset, settings, out, seed, judge_url, resume)
     console.print(f"run directory: {folder}")
     before = experiment.measure_before()
     untrained = report.share(before.accuracy, before.ci95)
     console.print(f"before: {untrained} of {before.n} test questions, greedy")
-    show_progress(experiment)
+    if not train_with_bar(experiment, console):
+        raise typer.Exit(130)
     summary = experiment.finish()
     picture = folder / "curves.png"
     figure = plots.curves(
@@ -67,33 +66,26 @@ def train(
     console.print(f"picture: {picture}\nmodel:   {folder / 'checkpoints' / 'best'}")
 
 
-def show_progress(experiment: Any) -> None:
-    """Run the steps under a bar with reward and loss; plain lines where there is no terminal."""
-    total, done = experiment.config.total_steps, experiment.trainer.step_index
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    try:
-        with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-            task = progress.add_task("training", total=total, completed=done)
-            for record in experiment.steps():
-                progress.update(task, completed=record.index, description=describe(record))
-                if not console.is_terminal and (record.index % 5 == 0 or record.index == total):
-                    console.print(f"step {record.index:3d}/{total}  {describe(record)}")
-    except KeyboardInterrupt:
-        console.print(f"\nstopped after step {experiment.trainer.step_index}; go on with: "
-                      f"rlteach train --resume {experiment.log.folder}")
-        raise typer.Exit(130) from None
+def open_run(
+    preset: str | None, settings: list[str] | None, out: Path | None, seed: int | None,
+    judge_url: list[str] | None, resume: Path | None,
+) -> tuple[Experiment, Path]:
+    """The experiment that the options of `train` ask for, and its folder."""
+    from rlteach.training.experiment import Experiment
 
-
-def describe(record: StepRecord) -> str:
-    """reward 0.71  loss +0.0123  dev 0.95"""
-    m = record.metrics
-    parts = ["reward " + ("none" if m["reward/mean"] is None else f"{m['reward/mean']:.2f}"),
-             "no update" if m["loss/total"] is None else f"loss {m['loss/total']:+.4f}"]
-    if m.get("loss/token_reward") is not None:
-        parts.append(f"token model {m['loss/token_reward']:.3f}")
-    if m.get("dev/accuracy") is not None:
-        parts.append(f"dev {m['dev/accuracy']:.3f}")
-    return "  ".join(parts)
+    if (resume is None) == (preset is None):
+        raise ConfigError("give a preset (or a config file), or --resume RUN: one of the two")
+    if preset is None or resume is not None:
+        if settings or judge_url or seed is not None or out is not None:
+            raise ConfigError(
+                "--resume repeats the run's own config: leave out --set, --seed, --judge-url and --out")
+        return Experiment.resume(resume), resume
+    changes = parse_settings(settings, seed)
+    if judge_url:
+        changes = {"judger": "rule_then_llm", "judge_url": judge_url, **changes}
+    config = Config.load(preset, **changes)
+    folder = out or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{Path(preset).stem}"
+    return Experiment.create(config, folder), folder
 
 
 @app.command("eval")

@@ -16,15 +16,16 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from rlteach.presets import PAPER, PRESETS, RELEASED
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 Rate = Annotated[float, Field(gt=0, le=1)]
 Steps = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
-
-OREAL_BINS = ((0.0, 0.2, 6), (0.2, 0.4, 4), (0.4, 0.6, 4), (0.6, 0.8, 2))
+Urls = Annotated[tuple[str, ...], BeforeValidator(lambda urls: (urls,) if isinstance(urls, str) else urls)]
 
 
 class ConfigError(ValueError):
@@ -62,6 +63,20 @@ class Config(BaseModel):
     max_new_tokens: Positive = Field(80, description="longest answer, in tokens")
     row_cap: Positive = Field(512, description="answers sampled at the same time, at most")
     # grade
+    judger: Literal["rule", "llm", "rule_then_llm", "random"] = Field("rule", description="who judges")
+    ask_llm_when: Literal["unscorable", "not_correct"] = Field(
+        "unscorable", description="under rule_then_llm: what the rule said when the model is asked, too")
+    judge_url: Urls = Field((), description="OpenAI-compatible servers; none: tiny-judge, served here")
+    judge_model: str | None = Field(None, description="its name there; none: the first one that is listed")
+    judge_language: Literal["en", "zh"] = Field("en", description="of the judge's instructions and verdict")
+    judge_sees: Literal["final", "trajectory"] = Field("final", description="what of an answer it is shown")
+    judge_timeout: float = Field(60, gt=0, le=3600, description="seconds for one verdict, retries included")
+    judge_in_flight: Positive = Field(32, description="requests to the judge at the same time, at most")
+    judge_rate: float = Field(0, ge=0, le=1e6, description="requests to it a second, at most; 0: no limit")
+    judge_max_tokens: Positive = Field(512, description="longest verdict, rationale included")
+    judge_parts: Positive = Field(4, description="parts of a batch: one is sampled while another is judged")
+    max_unscorable: Share = Field(0.2, description="share without a verdict above which a run waits")
+    judge_wait: float = Field(300, ge=0, le=1e6, description="seconds it waits before it stops")
     positive_threshold: Share = Field(1.0, description="a member with at least this score is positive")
     control: Literal["none", "random", "shuffled", "own_samples"] = Field(
         "none", description="null experiment: coin-flip scores, scores of other answers, or imitation of "
@@ -199,29 +214,6 @@ def _explain(error: ValidationError) -> str:
         rule = first["msg"].replace("Input should", "must").replace("String should", "must")
         text = f"{name} {rule[0].lower()}{rule[1:]}; got {first['input']!r}"
     return text + (f" (and {len(more)} more)" if more else "")
-
-
-TINY: dict[str, Any] = {
-    "difficulty_bins": OREAL_BINS, "group_size": 16, "policy_lr": 4e-4, "total_steps": 50}
-PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": TINY,
-    "tiny-oreal": {
-        **TINY, "token_reward_model": "tiny-checker", "token_weighting": "threshold", "policy_lr": 3e-4,
-        "negative_factor": 0.1, "token_reward_lr": 5e-5, "token_reward_lr_end": 2e-5,
-        "head_lr_factor": 1.0, "token_reward_refit": True, "policy_freeze_steps": 28, "total_steps": 68},
-}
-OWN_BODY: dict[str, Any] = {  # what both readings share: the token-level model starts as the policy
-    "token_reward_model": "policy", "head_lr_factor": 1.0, "token_reward_rows": "kept",
-    "token_reward_balance": False, "token_reward_refit": False, "negative_factor": 0.5}
-PAPER: dict[str, Any] = {
-    **OWN_BODY, "positive_weight": "one", "negative_shaping": "one_minus_p", "token_score": "per_token",
-    "kl_target": "old", "loss_norm": "sequence",
-}
-RELEASED: dict[str, Any] = {
-    **OWN_BODY, "positive_weight": "advantage", "negative_shaping": "rloo", "token_score": "running_mean",
-    "kl_target": "initial", "kl_estimator": "k3", "loss_norm": "token_class", "head_init": "normal",
-    "warmup_while_frozen": True,
-}
 
 
 def data_path(name: str = "") -> Path:

@@ -551,7 +551,7 @@ def test_nothing_is_written_for_what_cannot_run(
 
 
 def test_a_reference_of_one_s_own(files: dict[str, str]) -> None:
-    trainer = build_trainer(small(files, reference="tiny-math"))
+    trainer = build_trainer(small(files, reference="tiny-math"), RuleJudger())
     assert same(state(trainer.reference.model), state(trainer.policy.model))
     one, other = (next(m.parameters()) for m in (trainer.reference.model, trainer.policy.model))
     assert one.data_ptr() != other.data_ptr(), "its weights are its own"

@@ -12,7 +12,8 @@ import pytest
 from pydantic import ValidationError
 
 import rlteach as rl
-from rlteach.config import OREAL_BINS, PRESETS, Config, ConfigError, data_path
+from rlteach.config import Config, ConfigError, data_path
+from rlteach.presets import OREAL_BINS, PRESETS
 
 FIELDS = Config.model_fields
 SCHEMA = Config.model_json_schema()["properties"]

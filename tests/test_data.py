@@ -14,7 +14,8 @@ import pytest
 from fakes import samples as numbered
 
 import rlteach as rl
-from rlteach.config import OREAL_BINS, Config
+from rlteach.config import Config
+from rlteach.presets import OREAL_BINS
 from rlteach.training.answers_file import grade_file
 from rlteach.training.data import DataError, balance, batch_of, load_samples, read_jsonl
 from rlteach.types import Message, Sample

@@ -10,11 +10,12 @@ from statistics import correlation
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rlteach.config import OREAL_BINS, data_path
+from rlteach.config import data_path
 from rlteach.course.addition import operands
 from rlteach.judger.rule import RuleJudger
 from rlteach.policy.policy import Policy
 from rlteach.policy.registry import embedded_models
+from rlteach.presets import OREAL_BINS
 from rlteach.training.data import load_samples, read_jsonl
 from rlteach.training.evaluate import evaluate
 

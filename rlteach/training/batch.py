@@ -64,7 +64,7 @@ class Batch:
     groups: tuple[Group, ...]
     policy_rows: Rows
     reward_rows: Rows | None
-    seconds: dict[str, float]
+    notes: dict[str, float | None]  # seconds/STAGE, and what a model judge says of itself
 
     def __repr__(self) -> str:
         return f"Batch(step={self.step}, policy_rows={self.policy_rows}, reward_rows={self.reward_rows})"

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from rlteach.config import Config
-from rlteach.judger.rule import RuleJudger
 from rlteach.policy.policy import Policy, Reference
 from rlteach.policy.sampler import check_fit
 from rlteach.training.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
@@ -23,37 +22,41 @@ from rlteach.training.data import load_samples
 from rlteach.training.evaluate import Evaluation, evaluate
 from rlteach.training.files import new_folder, write_json
 from rlteach.training.interrupts import interrupts_held
+from rlteach.training.judges import Judges
 from rlteach.training.runlog import RunLog, machine, versions
 from rlteach.training.trainer import OrealTrainer
-from rlteach.types import StepRecord
+from rlteach.types import Judger, StepRecord
 
 
 class Experiment:
     """A trainer, its run directory and the three data splits."""
 
-    def __init__(self, log: RunLog, trainer: OrealTrainer) -> None:
-        self.log, self.trainer, self.config = log, trainer, log.config
+    def __init__(self, log: RunLog, trainer: OrealTrainer, judges: Judges) -> None:
+        self.log, self.trainer, self.judges, self.config = log, trainer, judges, log.config
         self.dev, self.test = load_samples(self.config.dev_data), load_samples(self.config.test_data)
         self.best_dev: float | None = None
         self.logged, self.elapsed = 0, 0.0  # the last step in the log; seconds of training
         self.summary: dict[str, Any] = {
             "preset": self.config.name, "seed": self.config.seed, "state": "running"}
+        judges.keep_in(log.folder)
 
     @classmethod
     def create(cls, config: Config, folder: Path) -> Experiment:
         """Everything is loaded and checked before anything is written."""
-        trainer = build_trainer(config)
+        judges = Judges(config)
+        trainer = build_trainer(config, judges.rewards)
         asked = [*trainer.samples, *load_samples(config.dev_data), *load_samples(config.test_data)]
         longest = sorted(asked, key=lambda s: -len(s.question.encode()))[:20]
         prompts = [trainer.policy.encode(s) for s in longest]
         check_fit(trainer.policy.model, prompts, config.max_new_tokens)
-        return cls(RunLog.create(folder, config), trainer)
+        return cls(RunLog.create(folder, config), trainer, judges)
 
     @classmethod
     def resume(cls, folder: Path) -> Experiment:
         """Go on from the latest checkpoint of a run (from its start when it has none)."""
         log = RunLog.open(folder)
-        self = cls(log, build_trainer(log.config))
+        judges = Judges(log.config)
+        self = cls(log, build_trainer(log.config, judges.rewards), judges)
         checkpoint = log.latest_checkpoint()
         if checkpoint is not None:
             state = load_checkpoint(self.trainer, checkpoint)
@@ -69,7 +72,7 @@ class Experiment:
     def measure_before(self) -> Evaluation:
         """Test accuracy of the untrained policy (the reference's weights), greedy."""
         policy = Policy.load(config=self.config)
-        before = evaluate(policy, self.trainer.judger, self.test)
+        before = evaluate(policy, self.judges.examiner, self.test)
         self.summary["before"] = before.as_dict()
         write_json(self.log.folder / "summary.json", self.summary)
         return before
@@ -118,7 +121,7 @@ class Experiment:
 
     def _measure_dev(self, record: StepRecord) -> StepRecord:
         """The record with dev accuracy in its metrics; a new best is saved."""
-        found = evaluate(self.trainer.policy, self.trainer.judger, self.dev)
+        found = evaluate(self.trainer.policy, self.judges.examiner, self.dev)
         record = replace(record, metrics={**record.metrics, "dev/accuracy": found.accuracy})
         self.trainer.history[-1] = record
         # of equal ones the later: it saw more, and dev cannot tell them apart
@@ -137,7 +140,7 @@ class Experiment:
         best = self.log.folder / "checkpoints" / "best"
         if not best.exists():
             self._save_best()
-        judger, history = self.trainer.judger, self.trainer.history
+        judger, history = self.judges.examiner, self.trainer.history
         after = evaluate(Policy.load(str(best), self.config), judger, self.test)
         last = evaluate(self.trainer.policy, judger, self.test)
         at = [r for r in history if r.metrics.get("dev/accuracy") == self.best_dev]
@@ -155,13 +158,13 @@ class Experiment:
         return self.summary
 
 
-def build_trainer(config: Config) -> OrealTrainer:
-    """Policy, reference, rule judger and questions, as the config names them."""
+def build_trainer(config: Config, judger: Judger) -> OrealTrainer:
+    """Policy, reference and questions, as the config names them."""
     reference = None
     if config.reference is not None:
         reference = Reference(Policy.load(config.reference, config).model, logits_chunk=config.logits_chunk)
     policy = Policy.load(config=config)
-    return OrealTrainer(policy, RuleJudger(), load_samples(config.train_data), config, reference)
+    return OrealTrainer(policy, judger, load_samples(config.train_data), config, reference)
 
 
 def checkpoint_steps(config: Config) -> int:

@@ -40,7 +40,7 @@ def group_metrics(batch: Batch, config: Config) -> dict[str, float | int | None]
         "judge/seconds": sum(j.seconds for _, j in judged),
         "tokens/rollout": sum(lengths),
         "memory/peak": peak_memory(),
-        **{f"seconds/{stage}": seconds for stage, seconds in batch.seconds.items()},
+        **batch.notes,
     }
 
 

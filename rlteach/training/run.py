@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from rlteach.training.judging import JudgeAwayError
 from rlteach.training.metrics import table
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ class Run:
     def stop(self) -> None:
         """After the step under way, end. `trainer.start()` goes on from there."""
         self._set(stopping=True)
+        self.trainer.grading.give_up = True  # a run that waits for its judge need not wait on
 
     def wait(self, timeout: float | None = None) -> Run:
         """Until the run has ended (or `timeout` seconds); raises what went wrong in it.
@@ -86,7 +88,8 @@ class Run:
         while not ended:
             try:
                 if pressed:
-                    self._set(stopping=True, abandoning=pressed > 1)
+                    self._set(abandoning=pressed > 1)
+                    self.stop()
                 ended = self._ended.wait(None if pressed else timeout) or not pressed
             except KeyboardInterrupt:
                 pressed += 1
@@ -98,7 +101,8 @@ class Run:
 
     def __repr__(self) -> str:
         total = self.trainer.config.total_steps
-        return f"Run({self.state}, step {self.trainer.step_index} of {total})"
+        waiting = "" if self.trainer.grading.waiting is None else f", {self.trainer.grading.waiting}"
+        return f"Run({self.state}, step {self.trainer.step_index} of {total}{waiting})"
 
     def _set(self, **flags: bool) -> None:
         with self._turn:
@@ -108,6 +112,7 @@ class Run:
 
     def _loop(self) -> None:
         trainer = self.trainer
+        trainer.grading.give_up = False
         try:
             if trainer.config.threads:
                 torch.set_num_threads(trainer.config.threads)  # a thread has its own setting
@@ -116,7 +121,7 @@ class Run:
         except _AbandonedError:
             pass
         except BaseException as error:  # handed to whoever waits
-            self.error = error
+            self.error = None if self._stopping and isinstance(error, JudgeAwayError) else error
         finally:
             self._ended.set()
 

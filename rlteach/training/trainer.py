@@ -21,6 +21,7 @@ from rlteach.policy.policy import Policy, Reference
 from rlteach.policy.token_reward_model import TokenRewardModel, build_token_reward_model, token_scores
 from rlteach.training.batch import Batch, Member, collate
 from rlteach.training.data import balance, batch_of
+from rlteach.training.judging import Grading
 from rlteach.training.keys import noise_key
 from rlteach.training.metrics import group_metrics, warn_if_flat
 from rlteach.training.run import Run
@@ -54,13 +55,14 @@ class OrealTrainer:
         self.policy, self.judger, self.config = policy, as_judger(judger), config
         policy.use(config)
         self.samples = balance(samples, config.difficulty_bins)
+        self.grading = Grading(self.judger, self.samples, config)
         self.reference = reference or policy.frozen_copy()
         self.token_reward_model = token_reward_model or build_token_reward_model(policy, config)
         self._rollout = rollout or sample_groups
         self.learner = Learner(policy, self.token_reward_model, config)
         self.history: list[StepRecord] = []
         self.step_index, self._run = 0, None
-        self._seconds: dict[str, float] = {}
+        self._notes: dict[str, float | None] = {}
 
     def draw(self) -> list[Sample]:
         """B questions: the order is seeded, an epoch long, the same whenever it is asked again."""
@@ -71,21 +73,17 @@ class OrealTrainer:
         began = time.perf_counter()
         keys = [[self._key("sample", i, s.id, g) for g in range(self.config.group_size)]
                 for i, s in enumerate(samples)]
-        groups = self._rollout(self.policy, samples, keys)
-        self._seconds["rollout"] = time.perf_counter() - began
+        groups = self.grading.sample(self.judger, self._rollout, self.policy, samples, keys)
+        self._notes = {"seconds/rollout": time.perf_counter() - began}
         return groups
 
     def grade(self, groups: Sequence[Group]) -> list[Group]:
         """What the judger says of each answer."""
         began = time.perf_counter()
-        graded = [g.with_(judgements=tuple(self.judger.grade(g))) for g in groups]
-        for g in graded:
-            if len(g.judgements) != len(g.trajectories):
-                raise ValueError(f"the judger gave {len(g.judgements)} judgements for the "
-                                 f"{len(g.trajectories)} answers of {g.sample.id!r}: it needs one each")
+        graded, notes = self.grading.grade(self.judger, groups)
         rng = random.Random(self._key("control"))
         graded = control_judgements(graded, self.config.control, rng)
-        self._seconds["grade"] = time.perf_counter() - began
+        self._notes |= {**notes, "seconds/grade": time.perf_counter() - began}
         return graded
 
     def select(self, groups: Sequence[Group]) -> list[Group]:
@@ -129,7 +127,7 @@ class OrealTrainer:
         every = c.token_reward_rows == "all"
         learn = None if self.token_reward_model is None else collate(
             [m for g in groups for m in self._members(g, None if every else g.kept)], device)
-        return Batch(self.step_index, self.policy.version, tuple(groups), rows, learn, dict(self._seconds))
+        return Batch(self.step_index, self.policy.version, tuple(groups), rows, learn, dict(self._notes))
 
     def _members(self, group: Group, which: Sequence[int] | None) -> Iterator[Member]:
         """The members that training may see: scorable ones, with what they are worth."""
@@ -155,7 +153,7 @@ class OrealTrainer:
         began = time.perf_counter()
         metrics = group_metrics(batch, self.config) | self.learner.update(batch, self.step_index)
         metrics["seconds/update"] = time.perf_counter() - began
-        metrics["seconds/total"] = sum(batch.seconds.values()) + metrics["seconds/update"]
+        metrics["seconds/total"] = sum(v for k, v in metrics.items() if k.startswith("seconds/"))
         metrics["tokens_per_second"] = metrics["tokens/rollout"] / max(metrics["seconds/total"], 1e-9)
         self.step_index += 1
         self.learner.unfinished = False
