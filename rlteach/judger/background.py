@@ -5,18 +5,19 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from concurrent.futures import Future, wait
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
 
 class LoopThread:
-    """Starts with the first use, ends with `close()`; what still runs then is cancelled."""
+    """Starts with the first use, ends with `close()`: what still runs is cancelled, then `at_end` runs."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, at_end: Callable[[], Awaitable[None]] | None = None) -> None:
+        self.name, self._at_end = name, at_end
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -53,7 +54,8 @@ class LoopThread:
         with self._lock:
             thread, self._closed = self._thread, True
             if thread is not None and thread.is_alive():
-                assert self._loop is not None and self._stop is not None
+                assert self._loop is not None
+                assert self._stop is not None
                 self._loop.call_soon_threadsafe(self._stop.set)
         if thread is not None and thread is not threading.current_thread():
             thread.join()
@@ -65,7 +67,59 @@ class LoopThread:
             self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
             ready.set()
             await self._stop.wait()
+            rest = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in rest:
+                task.cancel()
+            await asyncio.gather(*rest, return_exceptions=True)  # all were cancelled: no result is read
+            if self._at_end is not None:
+                await self._at_end()
 
         self._thread = threading.Thread(target=asyncio.run, args=(live(),), name=self.name, daemon=True)
         self._thread.start()
         ready.wait()
+
+
+@dataclass
+class _Entry(Generic[T]):
+    task: asyncio.Task[T]
+    waiting: int = 0
+    kept: bool = False
+
+
+class SharedWork(Generic[T]):
+    """Equal work is done once while anybody waits for it; of one event loop.
+
+    Work that nobody waits for any more is cancelled, unless it was begun ahead of time: then it is
+    kept until it is released.
+    """
+
+    def __init__(self) -> None:
+        self._entries: dict[Hashable, _Entry[T]] = {}
+
+    def begin(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, T]], *, keep: bool) -> _Entry[T]:
+        entry = self._entries.get(key)
+        if entry is None:
+            entry = self._entries[key] = _Entry(asyncio.ensure_future(work()))
+        entry.kept = entry.kept or keep
+        return entry
+
+    async def result(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        entry = self.begin(key, work, keep=False)
+        entry.waiting += 1
+        try:
+            return await asyncio.shield(entry.task)
+        finally:
+            entry.waiting -= 1
+            self._let_go(key, entry)
+
+    def release(self, key: Hashable) -> None:
+        """Work that was begun ahead of time has been collected."""
+        if entry := self._entries.get(key):
+            entry.kept = False
+            self._let_go(key, entry)
+
+    def _let_go(self, key: Hashable, entry: _Entry[T]) -> None:
+        if not entry.waiting and not entry.kept:
+            entry.task.cancel()
+            if self._entries.get(key) is entry:
+                del self._entries[key]

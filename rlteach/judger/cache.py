@@ -59,9 +59,11 @@ class VerdictCache:
         if version not in (0, _VERSION):
             raise JudgeError(f"the judge's cache {self.path} is of another version ({version}): name another "
                              "file")
+        self._base.execute("PRAGMA journal_mode=WAL")  # one writer and many readers; whole after a kill
         self._base.execute("PRAGMA synchronous=NORMAL")
-        self._base.execute("CREATE TABLE IF NOT EXISTS verdicts (key TEXT PRIMARY KEY, correct INTEGER NOT NULL "
-                           "CHECK (correct IN (0, 1)), reason TEXT NOT NULL, raw TEXT NOT NULL)")
+        self._base.execute(
+            "CREATE TABLE IF NOT EXISTS verdicts (key TEXT PRIMARY KEY, correct INTEGER NOT NULL "
+            "CHECK (correct IN (0, 1)), reason TEXT NOT NULL, raw TEXT NOT NULL)")
         self._base.execute("SELECT key, correct, reason, raw FROM verdicts LIMIT 1")
         self._base.execute(f"PRAGMA user_version={_VERSION}")
 

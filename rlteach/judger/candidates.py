@@ -21,8 +21,9 @@ LONGEST = {"question": 20_000, "gold": 2_000, "final": 2_000, "trajectory": 24_0
 
 # answers that announce an answer and give none
 _OPENERS = frozenset((
-    "thought process", "thinking process", "solution", "the solution", "answer", "the answer", "the answer is",
-    "final answer", "the final answer is", "reasoning", "explanation", "step by step", "sure", "okay", "ok",
+    "thought process", "thinking process", "solution", "the solution", "answer", "the answer",
+    "the answer is", "final answer", "the final answer is", "reasoning", "explanation", "step by step",
+    "sure", "okay", "ok",
     "lets solve this problem step by step", "lets think step by step", "to solve this problem", "respuesta",
     "solución", "解", "解答", "解说", "解説", "かいせつ", "答", "答案", "答案是", "最终答案", "思考过程",
     "让我们一步一步思考", "让我们一步步解决这个问题", "让我们逐步解决这个问题",

@@ -19,6 +19,13 @@ class Secret:
     def __init__(self, value: str) -> None:
         self._value = value
 
+    def checked(self) -> Secret:
+        """Itself, when it can stand in a header."""
+        if not (self._value.isascii() and self._value.isprintable()) or " " in self._value:
+            raise JudgeError("the judge's key holds characters that no key has (a line break, a space, "
+                             "a letter beyond ASCII): check RLTEACH_JUDGE_KEY, OPENAI_API_KEY or api_key")
+        return self
+
     def reveal(self) -> str:
         return self._value
 
@@ -50,8 +57,8 @@ def base_url(text: str) -> str:
     except ValueError:
         host = port = None
     if host and (parts.username is not None or parts.password is not None):
-        raise JudgeError(f"the URL of the judge at {host} holds a user or a key: give the key as api_key or in "
-                         "the environment variable RLTEACH_JUDGE_KEY, so that it is never written anywhere")
+        raise JudgeError(f"the URL of the judge at {host} holds a user or a key: give the key as api_key or "
+                         "in the environment variable RLTEACH_JUDGE_KEY, so that it is written nowhere")
     good = host and re.fullmatch(r"[\w.:-]+", host) and parts.scheme in ("http", "https")
     if not good or port == 0 or parts.query or parts.fragment:
         raise JudgeError(f"{text!r} is not the address of a judge: give host:port or a URL such as "

@@ -51,7 +51,7 @@ _REPAIR = {"en": "Your last reply could not be read. Keep exactly to the format.
            "zh": "你上一次的回复无法读取，请严格遵守格式。"}
 
 
-class NoVerdict(Exception):
+class NoVerdictError(Exception):
     """The judge answered, and what it said is not exactly one verdict."""
 
 
@@ -101,29 +101,29 @@ def reply_text(body: str) -> str:
     """The text of the one choice in a body of /chat/completions.
 
     Raises:
-        NoVerdict: the body is not one, or its message is empty, refused, filtered or cut off.
+        NoVerdictError: the body is not one, or its message is empty, refused, filtered or cut off.
     """
     try:
         answer = json.loads(body)
     except (ValueError, RecursionError):
-        raise NoVerdict("the body of the reply is not JSON") from None
+        raise NoVerdictError("the body of the reply is not JSON") from None
     choices = answer.get("choices") if isinstance(answer, Mapping) else None
     if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], Mapping):
-        raise NoVerdict("the reply has no `choices` with one entry")
+        raise NoVerdictError("the reply has no `choices` with one entry")
     finish, message = choices[0].get("finish_reason"), choices[0].get("message")
     if finish == "length":
-        raise NoVerdict("the reply was cut off (finish_reason length): raise max_tokens")
+        raise NoVerdictError("the reply was cut off (finish_reason length): raise max_tokens")
     if finish not in (None, "stop", "eos", "eos_token", "end_turn", "stop_sequence"):
-        raise NoVerdict(f"the reply ended with finish_reason {finish!r}")
+        raise NoVerdictError(f"the reply ended with finish_reason {finish!r}")
     if not isinstance(message, Mapping):
-        raise NoVerdict("the reply has no message")
+        raise NoVerdictError("the reply has no message")
     if message.get("refusal"):
-        raise NoVerdict("the judge refused to answer")
+        raise NoVerdictError("the judge refused to answer")
     content = message.get("content")
     if not isinstance(content, str) or not content.strip():
         thought = message.get("reasoning_content") or message.get("reasoning")
         hint = " (only reasoning): raise max_tokens, or turn thinking off" if thought else ""
-        raise NoVerdict(f"the reply has no content{hint}")
+        raise NoVerdictError(f"the reply has no content{hint}")
     return _after_thinking(content.strip())
 
 
@@ -133,11 +133,11 @@ def _after_thinking(text: str) -> str:
         return text
     thought, end, rest = text.rpartition("</think>")
     if not end:
-        raise NoVerdict("the thinking of the reply never ended: raise max_tokens, or turn thinking off")
+        raise NoVerdictError("the thinking of the reply never ended: raise max_tokens, or turn thinking off")
     if "</think>" in thought and not text.startswith("<think>"):
-        raise NoVerdict("the reply ends its thinking more than once")
+        raise NoVerdictError("the reply ends its thinking more than once")
     if not rest.strip():
-        raise NoVerdict("the reply has no content behind its thinking: raise max_tokens")
+        raise NoVerdictError("the reply has no content behind its thinking: raise max_tokens")
     return rest.strip()
 
 
@@ -148,7 +148,7 @@ def read_verdict(text: str, language: str, candidate: str, *, schema: bool) -> t
     (True, 'equal')
 
     Raises:
-        NoVerdict: not exactly one verdict.
+        NoVerdictError: not exactly one verdict.
     """
     if schema or text.startswith(("{", "```")):
         return _read_json(text, language, candidate)
@@ -168,15 +168,15 @@ def _read_json(text: str, language: str, candidate: str) -> tuple[bool, str]:
     try:
         answer = json.loads(text, object_pairs_hook=_once)
     except (ValueError, RecursionError):
-        raise NoVerdict("the reply is not the JSON object that was asked for") from None
+        raise NoVerdictError("the reply is not the JSON object that was asked for") from None
     if not isinstance(answer, dict):
-        raise NoVerdict("the reply is not the JSON object that was asked for")
+        raise NoVerdictError("the reply is not the JSON object that was asked for")
     if text in candidate:
-        raise NoVerdict("the reply only repeats the candidate")
+        raise NoVerdictError("the reply only repeats the candidate")
     verdict, right = answer.get("judgement"), VERDICTS[language][0]
     if not isinstance(verdict, str) or verdict not in VERDICTS[language]:
         said = "missing" if "judgement" not in answer else repr(verdict)[:60]
-        raise NoVerdict(f"`judgement` is {said}, not one of {', '.join(VERDICTS[language])}")
+        raise NoVerdictError(f"`judgement` is {said}, not one of {', '.join(VERDICTS[language])}")
     rationale = answer.get("rationale")
     return verdict == right, rationale if isinstance(rationale, str) else ""
 
@@ -191,15 +191,15 @@ _LAST = re.compile(r".*?" + _ANCHOR + _LABELS + r"[ \t]*[.。!！]?", re.IGNOREC
 def _read_prose(text: str, candidate: str) -> tuple[bool, str]:
     """One verdict at the end of the last line, alone there or after a colon; no other beside it."""
     if _ANCHORED.search(candidate):
-        raise NoVerdict("the candidate holds a verdict of its own, and without json_schema a quotation of "
-                        "it cannot be told from the judge's")
+        raise NoVerdictError("the candidate holds a verdict of its own, and without json_schema a "
+                             "quotation of it cannot be told from the judge's")
     *above, last = re.sub(r"[*#_]", "", text).strip().split("\n")
     match = _LAST.fullmatch(last.strip())
     if not match or re.search(r"[\"'“”‘’「」`]", last):
-        raise NoVerdict("the last line of the reply is not exactly one verdict")
+        raise NoVerdictError("the last line of the reply is not exactly one verdict")
     said = [_means(label) for label in _ANCHORED.findall("\n".join([*above, last.strip()]))]
     if set(said) != {_means(match[1])}:
-        raise NoVerdict("the reply holds two different verdicts")
+        raise NoVerdictError("the reply holds two different verdicts")
     return said[0], "\n".join(above).strip()
 
 
