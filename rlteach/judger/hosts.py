@@ -94,10 +94,14 @@ class Host:
         import openai  # heavy, and only needed once a judge is asked
 
         self.url = url
+        http: dict[str, Any] = {}
+        if is_loopback(url):
+            http["trust_env"] = False  # a proxy of the environment cannot reach this machine's loopback
+            if url.startswith("http://"):  # no certificates to load (50 ms), and none to follow to
+                http |= {"verify": False, "follow_redirects": False}
         # max_retries=0: the judge's own retries know the deadline, the other hosts and Retry-After
-        self.client = openai.AsyncOpenAI(
-            base_url=url, api_key=key.reveal(), max_retries=0,
-            http_client=openai.DefaultAsyncHttpxClient(trust_env=not is_loopback(url)))
+        self.client = openai.AsyncOpenAI(base_url=url, api_key=key.reveal(), max_retries=0,
+                                         http_client=openai.DefaultAsyncHttpxClient(**http))
         self.json_schema: bool | None = None  # None: not known yet
         self.logprobs: bool | None = None
         self.token_field = "max_tokens"

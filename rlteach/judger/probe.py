@@ -88,7 +88,7 @@ async def _probe(client: JudgeClient, host: Host) -> Capabilities:
 
 async def _served(client: JudgeClient, host: Host) -> list[str]:
     """The models that the host lists; none when it has no list. A host that is not there is an error."""
-    until = time.monotonic() + HARD_LIMIT
+    until = time.monotonic() + min(HARD_LIMIT, client.limits.timeout)
     while True:
         try:
             return await client.models(host, max(0.1, until - time.monotonic()))

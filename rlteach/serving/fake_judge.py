@@ -22,18 +22,8 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from rlteach.judger.background import LoopThread
-from rlteach.serving.fake_replies import (
-    FAULTS,
-    TRANSPORT,
-    Answer,
-    Asked,
-    as_json,
-    broken,
-    completion,
-    exact,
-    refusal,
-    verdict_text,
-)
+from rlteach.serving import fake_replies as replies
+from rlteach.serving.fake_replies import FAULTS, TRANSPORT, Answer, Asked
 
 _MOST = 8_000_000  # bytes of a request
 
@@ -53,6 +43,7 @@ class FakeJudge:
 
     Args:
         oracle: (question, gold, candidate) -> right?; none: equal to an accepted answer, letter for letter.
+        reply: what it says, when you want to write that yourself (a judge that is easily persuaded, say).
         faults: names of faults; share: of the requests that meet one of them.
         json_schema: False: it drops response_format without a word, as some servers do.
         api_key: the key that it wants (none: any).
@@ -63,9 +54,11 @@ class FakeJudge:
     def __init__(self, oracle: Callable[[str, tuple[str, ...], str], bool] | None = None,
                  faults: Iterable[str] = (), seed: int = 0, share: float = 0.3, port: int = 0, *,
                  model: str = "fake-judge", api_key: str | None = None, json_schema: bool = True,
-                 delay: float = 0.0, pace: float = 1.0) -> None:
-        self.oracle, self.seed, self.port, self.model = oracle or exact, seed, port, model
+                 delay: float = 0.0, pace: float = 1.0,
+                 reply: Callable[[Asked], str | None] | None = None) -> None:
+        self.oracle, self.seed, self.port, self.model = oracle or replies.exact, seed, port, model
         self.api_key, self.json_schema, self.delay, self.pace = api_key, json_schema, delay, pace
+        self.reply = reply or replies.verdict_text
         self.requests: list[Seen] = []
         self.busiest = 0  # most answers that were being worked on at the same time
         self._busy = 0
@@ -149,25 +142,25 @@ class FakeJudge:
         mark = headers.get("x-client-request-id")
         echo = {} if mark is None else {"X-Client-Request-Id": mark}
         if self.api_key is not None and headers.get("authorization") != f"Bearer {self.api_key}":
-            return await _send(writer, refusal(401, "Incorrect API key provided", **echo))
+            return await _send(writer, replies.refusal(401, "Incorrect API key provided", **echo))
         if path.endswith("/models"):
             listed = [{"id": self.model, "object": "model", "created": 0, "owned_by": "rlteach"}]
-            return await _send(writer, as_json(200, {"object": "list", "data": listed}))
+            return await _send(writer, replies.as_json(200, {"object": "list", "data": listed}))
         try:
             body = json.loads(raw)
             asked = Asked.read(body if self.json_schema else {**body, "response_format": None}, self.oracle)
         except (ValueError, KeyError, TypeError, IndexError, AttributeError):
-            return await _send(writer, refusal(400, "a judge's request has a rubric and one JSON object"))
+            return await _send(writer, replies.refusal(400, "expected a rubric and one JSON object"))
         if body.get("model") != self.model:
             gone = f"The model `{body.get('model')}` does not exist"
-            return await _send(writer, refusal(404, gone, **echo))
+            return await _send(writer, replies.refusal(404, gone, **echo))
         fault = self._fault(raw)
         self.requests.append(Seen(path, headers, body, fault))
-        good = as_json(200, completion(verdict_text(asked), self.model), **echo)
+        good = replies.as_json(200, replies.completion(self.reply(asked), self.model), **echo)
         if fault in TRANSPORT:
             return await self._break(fault, asked, good, reader, writer)
         if fault is not None:
-            status, made, content = broken(fault, asked, self.model, self.pace)
+            status, made, content = replies.broken(fault, asked, self.model, self.pace)
             good = status, {**made, **echo}, content
         self._busy += 1
         self.busiest = max(self.busiest, self._busy)
@@ -210,9 +203,8 @@ class FakeJudge:
             await asyncio.sleep(0.02)
             return await _send(writer, good)
         elif fault == "swapped":  # the verdict of another request, which bears that request's id
-            other = as_json(200, completion(verdict_text(asked, not asked.verdict), self.model),
-                            **{"X-Client-Request-Id": "another-request"})
-            return await _send(writer, other)
+            said = replies.completion(replies.verdict_text(asked, not asked.verdict), self.model)
+            return await _send(writer, replies.as_json(200, said, **{"X-Client-Request-Id": "another"}))
         _reset(writer)
 
 
