@@ -23,6 +23,7 @@ class LoopThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._closed = False
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Begin the work there; the future may be waited for anywhere, and cancelled."""
@@ -33,7 +34,20 @@ class LoopThread:
             if self._thread is None:
                 self._start()
             assert self._loop is not None
-            return asyncio.run_coroutine_threadsafe(work, self._loop)
+            return asyncio.run_coroutine_threadsafe(self._owned(work), self._loop)
+
+    def task(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """A task of this loop, begun from inside it; `close()` ends it, too."""
+        return asyncio.ensure_future(self._owned(work))
+
+    async def _owned(self, work: Coroutine[Any, Any, T]) -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            return await work
+        finally:
+            self._tasks.discard(task)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Wait for the work; an interrupt while waiting cancels it and propagates."""
@@ -67,7 +81,7 @@ class LoopThread:
             self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
             ready.set()
             await self._stop.wait()
-            rest = asyncio.all_tasks() - {asyncio.current_task()}
+            rest = list(self._tasks)  # ours only: the tasks below them are cancelled by them, in order
             for task in rest:
                 task.cancel()
             await asyncio.gather(*rest, return_exceptions=True)  # all were cancelled: no result is read
@@ -93,13 +107,14 @@ class SharedWork(Generic[T]):
     kept until it is released.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, thread: LoopThread) -> None:
+        self._thread = thread
         self._entries: dict[Hashable, _Entry[T]] = {}
 
     def begin(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, T]], *, keep: bool) -> _Entry[T]:
         entry = self._entries.get(key)
         if entry is None:
-            entry = self._entries[key] = _Entry(asyncio.ensure_future(work()))
+            entry = self._entries[key] = _Entry(self._thread.task(work()))
         entry.kept = entry.kept or keep
         return entry
 

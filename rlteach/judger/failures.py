@@ -7,6 +7,7 @@ from an answer that got no verdict (`no verdict: `; asking again would not help)
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any, Literal
@@ -78,8 +79,10 @@ def clean(text: str, most: int) -> str:
     return text[:most].encode("utf-8", "replace").decode("utf-8")
 
 
-def failure(host: Host, error: Exception, limit: float, key: Secret, model: str | None) -> Try:
-    """What an exception of the client means. One of our own making is raised again."""
+def failure(host: Host, error: Exception, limit: float, key: Secret, model: str | None,
+            sent: Collection[str] = ()) -> Try:
+    """What an exception of the client means; `sent` names the fields of the request. An exception of
+    our own making is raised again."""
     import openai
 
     if isinstance(error, TimeoutError | openai.APITimeoutError):
@@ -91,7 +94,7 @@ def failure(host: Host, error: Exception, limit: float, key: Secret, model: str 
             wait = retry_after(error.response.headers.get("retry-after"))
             return Try("again", reason + (f", asks to wait {wait:.0f} s" if wait else ""), wait=wait)
         if code in (400, 422):
-            return Try("adapted" if host.adapt(text) else "refused", reason)
+            return Try("adapted" if host.adapt(text, sent) else "refused", reason)
         return Try("closed", reason)
     if isinstance(error, openai.APIConnectionError):
         return Try("again", f"{host.url}: {clean(key.hide_in(root_cause(error)), 200)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -49,7 +49,7 @@ def base_url(text: str) -> str:
     Raises:
         JudgeError: it is not an address.
     """
-    text = text.strip() if isinstance(text, str) else repr(text)
+    text = text.strip() if isinstance(text, str) else f"<{text!r}>"  # refused below, by name
     full = text if "://" in text else f"http://{text}"
     try:
         parts = urlsplit(full)
@@ -71,6 +71,8 @@ def base_url(text: str) -> str:
 
 def base_urls(urls: str | Sequence[str]) -> list[str]:
     """Every address once, in the order given."""
+    if not isinstance(urls, str | list | tuple):
+        raise JudgeError(f"a judge needs a URL or a list of them; got {urls!r}")
     found = list(dict.fromkeys(base_url(url) for url in ([urls] if isinstance(urls, str) else urls)))
     if not found:
         raise JudgeError("a judge needs at least one URL, such as http://127.0.0.1:10003/v1")
@@ -118,14 +120,13 @@ class Host:
     def answered(self) -> None:
         self.failures, self.rests_until = 0, 0.0
 
-    def adapt(self, refusal: str) -> bool:
-        """True when the refused request can be put in another way, each way tried once."""
-        if self.json_schema is not False and re.search(r"response_format|json_schema|guided|structured",
-                                                       refusal):
+    def adapt(self, refusal: str, sent: Collection[str]) -> bool:
+        """True when a request that had the fields `sent` can be put without the one that was refused."""
+        if "response_format" in sent and re.search(r"response_format|json_schema|guided|structured", refusal):
             self.json_schema = False
-        elif self.token_field == "max_tokens" and "max_completion_tokens' instead" in refusal:
+        elif "max_tokens" in sent and "max_completion_tokens' instead" in refusal:
             self.token_field = "max_completion_tokens"
-        elif self.temperature and re.search(r"temperature.{0,40}(not|un)[- ]?support|"
+        elif "temperature" in sent and re.search(r"temperature.{0,40}(not|un)[- ]?support|"
                                             r"unsupported.{0,40}temperature", refusal, re.IGNORECASE):
             self.temperature = False
         else:

@@ -25,7 +25,8 @@ from rlteach.judger.candidates import LONGEST, Sees, candidate_of, harmless
 from rlteach.judger.failures import NO_VERDICT, UNAVAILABLE
 from rlteach.judger.hosts import Host, JudgeError, Secret, base_urls
 from rlteach.judger.judge_log import JudgeLog, Seen
-from rlteach.judger.llm_client import Counts, JudgeClient, Limits
+from rlteach.judger.limits import Counts, Limits
+from rlteach.judger.llm_client import JudgeClient
 from rlteach.judger.probe import Capabilities, SelfTest, alive, probe, self_test
 from rlteach.judger.verdicts import Language, Rubric
 from rlteach.types import Group, Judgement, Sample, Trajectory
@@ -70,7 +71,6 @@ class LLMJudger:
         self._client.model = model
         self._cache = None if cache is None else VerdictCache(cache)
         self._log = None if log is None else JudgeLog(log, self.rubric.id)
-        self._shared: SharedWork[Judgement] = SharedWork()
         self._seen, self._lock = Seen(), threading.Lock()
 
         async def at_end() -> None:
@@ -78,6 +78,7 @@ class LLMJudger:
                 await host.client.close()
 
         self._thread = LoopThread("rlteach-judge", at_end)
+        self._shared: SharedWork[Judgement] = SharedWork(self._thread)
         self._shut = weakref.finalize(self, _shut, self._thread, self._cache)  # also at exit
 
     @property

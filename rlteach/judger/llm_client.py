@@ -14,11 +14,12 @@ import time
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from rlteach.judger.failures import NO_VERDICT, UNAVAILABLE, RequestError, Try, clean, failure, time_limit
 from rlteach.judger.hosts import Host, Secret, pick
+from rlteach.judger.limits import Clock, Counts, Limits
 from rlteach.judger.verdicts import NoVerdictError, Rubric, read_verdict, reply_text
 
 DOWN_SECONDS = 5.0  # so long after a given-up answer the next ones are not even tried
@@ -37,40 +38,6 @@ class Outcome:
     url: str = ""
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Time in seconds; `backoff` is (first, longest) wait, of which a random part is waited."""
-
-    timeout: float = 60.0
-    attempt_timeout: float = 30.0
-    in_flight: int = 32
-    rate: float | None = None  # requests a second
-    retries: int = 8
-    backoff: tuple[float, float] = (0.5, 8.0)
-    max_tokens: int = 512
-
-    def checked(self) -> Limits:
-        """Itself, when every limit makes sense."""
-        rules = {"timeout": self.timeout > 0, "attempt_timeout": self.attempt_timeout > 0,
-                 "in_flight": self.in_flight >= 1, "rate": self.rate is None or self.rate > 0,
-                 "retries": self.retries >= 0, "backoff": len(self.backoff) == 2 and min(self.backoff) >= 0,
-                 "max_tokens": self.max_tokens >= 1}
-        for name, holds in rules.items():
-            if not holds:
-                raise ValueError(f"{name} of a judge is out of bounds: {getattr(self, name)!r}")
-        return self
-
-
-@dataclass
-class Counts:
-    """Since the last look; read by `LLMJudger.statistics`."""
-
-    calls: int = 0
-    retries: int = 0
-    repairs: int = 0
-    seconds: list[float] = field(default_factory=list)  # of each answer that was asked for
-
-
 class JudgeClient:
     """All requests of one judger; lives in one event loop, so its limits hold for all who ask."""
 
@@ -84,63 +51,65 @@ class JudgeClient:
         self._down_until, self._down_cause = float("-inf"), ""
 
     async def ask(self, question: str, gold: Sequence[str], candidate: str) -> Outcome:
-        """One verdict, with retries; never raises for what a server does."""
-        began: float | None = None
-        attempts, repair = 0, False
-        limits = self.limits
+        """One verdict, with retries; never raises for what a server does.
 
-        def outcome(prefix: str, tried: Try) -> Outcome:
-            seconds = 0.0 if began is None else time.monotonic() - began
-            if attempts:
-                self.counts.seconds.append(seconds)
-            return Outcome(tried.correct, prefix + tried.reason, tried.raw, attempts, seconds, url)
-
-        url = self.hosts[0].url
-        while True:
+        It holds one of `in_flight` places until it is done, waits included: a judge in trouble gets
+        fewer requests, and the deadline does not run while a question stands in the queue.
+        """
+        async with self._slots:
+            if time.monotonic() < self._down_until:
+                return Outcome(None, UNAVAILABLE + self._down_cause, url=self.hosts[0].url)
             await self._turn()
-            async with self._slots:
-                began = time.monotonic() if began is None else began
-                if time.monotonic() < self._down_until:
-                    return outcome(UNAVAILABLE, Try("again", self._down_cause))
-                left = began + limits.timeout - time.monotonic()
-                host = pick(self.hosts, time.monotonic())
-                url, attempts = host.url, attempts + 1
-                tried = await self.attempt(host, question, gold, candidate, repair=repair,
-                                           limit=max(0.01, min(left, limits.attempt_timeout)))
+            clock = Clock(self.limits.timeout)
+            prefix, tried = await self._tries(clock, question, gold, candidate)
+            self.counts.seconds.append(clock.passed())
+        return Outcome(tried.correct, prefix + tried.reason, tried.raw, clock.attempts, clock.passed(),
+                       clock.url)
+
+    async def _tries(self, clock: Clock, *asked: Any) -> tuple[str, Try]:
+        """Attempts until one of them is the last: (prefix of the reason, that attempt)."""
+        repair = False
+        while True:
+            host = pick(self.hosts, time.monotonic())
+            clock.url, clock.attempts = host.url, clock.attempts + 1
+            limit = max(0.01, min(clock.left(), self.limits.attempt_timeout))
+            tried = await self.attempt(host, *asked, repair=repair, limit=limit)
             if tried.kind == "verdict":
-                return outcome("", tried)
+                return "", tried
             if tried.kind in ("closed", "refused"):
-                return outcome(UNAVAILABLE if tried.kind == "closed" else NO_VERDICT, tried)
+                return UNAVAILABLE if tried.kind == "closed" else NO_VERDICT, tried
             if tried.kind == "bad":
-                if repair or attempts > limits.retries:
-                    return outcome(NO_VERDICT, tried)
+                if repair or clock.attempts > self.limits.retries or clock.left() <= 0:
+                    return NO_VERDICT, tried
                 repair = True
                 self.counts.repairs += 1
-            if tried.kind == "again" and not await self._pause(tried, attempts, began):
-                return outcome(UNAVAILABLE, tried)
+            if tried.kind == "again" and not await self._pause(tried, clock):
+                return UNAVAILABLE, tried
+            clock.began += await self._turn()  # our own rate limit is not the judge's delay
 
-    async def _pause(self, tried: Try, attempts: int, began: float) -> bool:
+    async def _pause(self, tried: Try, clock: Clock) -> bool:
         """Wait before the next attempt; False when there will be none."""
         first, longest = self.limits.backoff
-        wait = random.uniform(0, min(longest, first * 2 ** min(attempts - 1, 16)))
-        others = [h for h in self.hosts if h.rests_until <= time.monotonic()]
-        if not others:  # else another host answers meanwhile
-            wait += tried.wait
-        if attempts > self.limits.retries or time.monotonic() + wait >= began + self.limits.timeout:
-            if self._last_reply < began and not tried.wait:  # nobody got an answer all this time
+        wait = random.uniform(0, min(longest, first * 2 ** min(clock.attempts - 1, 16)))
+        if not any(host.rests_until <= time.monotonic() for host in self.hosts):
+            wait += tried.wait  # else another host answers meanwhile
+        if clock.attempts > self.limits.retries or wait >= clock.left():
+            if self._last_reply < clock.began and not tried.wait:  # nobody got an answer all this time
                 self._down_until, self._down_cause = time.monotonic() + DOWN_SECONDS, tried.reason
             return False
         self.counts.retries += 1
         await asyncio.sleep(wait)
         return True
 
-    async def _turn(self) -> None:
-        """Requests start at most `rate` times a second."""
-        if self.limits.rate is not None:
-            now = time.monotonic()
-            mine = max(now, self._next_turn)
-            self._next_turn = mine + 1 / self.limits.rate
-            await asyncio.sleep(mine - now)
+    async def _turn(self) -> float:
+        """Requests start at most `rate` times a second; the seconds that were waited."""
+        if self.limits.rate is None:
+            return 0.0
+        now = time.monotonic()
+        mine = max(now, self._next_turn)
+        self._next_turn = mine + 1 / self.limits.rate
+        await asyncio.sleep(mine - now)
+        return mine - now
 
     async def attempt(self, host: Host, question: str, gold: Sequence[str], candidate: str, *,
                       repair: bool = False, limit: float) -> Try:
@@ -186,7 +155,7 @@ class JudgeClient:
                     **fields, timeout=time_limit(limit), extra_headers={REQUEST_ID: request})
             body, echoed = reply.http_response.text, reply.headers.get(REQUEST_ID)
         except Exception as error:
-            tried = failure(host, error, limit, self.key, self.model)
+            tried = failure(host, error, limit, self.key, self.model, fields)
             if tried.kind in ("again", "closed"):
                 host.failed(time.monotonic(), tried.wait)
             raise RequestError(tried) from None

@@ -46,6 +46,7 @@ class FakeJudge:
         reply: what it says, when you want to write that yourself (a judge that is easily persuaded, say).
         faults: names of faults; share: of the requests that meet one of them.
         json_schema: False: it drops response_format without a word, as some servers do.
+        refuses: fields that it answers with 400, as strict servers do.
         api_key: the key that it wants (none: any).
         delay: seconds that every answer takes; pace: seconds of Retry-After, between two bytes of a
             `drip`, and before a `late` answer (ten of them).
@@ -55,9 +56,10 @@ class FakeJudge:
                  faults: Iterable[str] = (), seed: int = 0, share: float = 0.3, port: int = 0, *,
                  model: str = "fake-judge", api_key: str | None = None, json_schema: bool = True,
                  delay: float = 0.0, pace: float = 1.0,
-                 reply: Callable[[Asked], str | None] | None = None) -> None:
+                 reply: Callable[[Asked], str | None] | None = None, refuses: Iterable[str] = ()) -> None:
         self.oracle, self.seed, self.port, self.model = oracle or replies.exact, seed, port, model
         self.api_key, self.json_schema, self.delay, self.pace = api_key, json_schema, delay, pace
+        self.refuses = tuple(refuses)
         self.reply = reply or replies.verdict_text
         self.requests: list[Seen] = []
         self.busiest = 0  # most answers that were being worked on at the same time
@@ -154,6 +156,8 @@ class FakeJudge:
         if body.get("model") != self.model:
             gone = f"The model `{body.get('model')}` does not exist"
             return await _send(writer, replies.refusal(404, gone, **echo))
+        if unwanted := [field for field in self.refuses if field in body]:
+            return await _send(writer, replies.refusal(400, f"unsupported parameter: {unwanted[0]}", **echo))
         fault = self._fault(raw)
         self.requests.append(Seen(path, headers, body, fault))
         good = replies.as_json(200, replies.completion(self.reply(asked), self.model), **echo)
