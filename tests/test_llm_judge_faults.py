@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from email.utils import formatdate
 
 import pytest
@@ -213,7 +214,7 @@ def test_t10_refused() -> None:
 
 
 def test_t10_a_host_that_hears_and_never_answers() -> None:
-    with hears_nothing() as hole, judger(f"127.0.0.1:{hole.getsockname()[1]}", timeout=0.6) as judge:
+    with hears_nothing() as hole, judger(f"127.0.0.1:{hole.getsockname()[1]}", timeout=0.3) as judge:
         with pytest.raises(JudgeError, match=r"http://127\.0\.0\.1:[0-9]+/v1: no answer within"):
             judge.probe()
         assert "no answer within" in judge.alive()
@@ -284,22 +285,32 @@ def test_the_probe_finds_what_a_server_can_do() -> None:
         assert "response_format" not in server.requests[-1].body
 
 
-def test_the_self_test_refuses_a_judge_that_accepts_nonsense_or_knows_nothing() -> None:
-    for language in ("en", "zh"):
-        with FakeJudge() as server, judger(server, language=language) as judge:
-            report = judge.self_test()
-            assert (report.known, report.right, report.accepted, report.no_verdict) == (12, 12, 0, 0)
-            assert report.blocked >= 5  # the master keys of B06
-            assert report.right + report.wrong >= 20
-        for oracle, cause in (
-                (lambda *_: True, "accepts wrong answers"), (lambda *_: False, "knows only 0"),
-                (lambda q, g, c: c in g or "gnore" in c or "忽略" in c, "accepts wrong answers")):
-            with FakeJudge(oracle) as server, judger(server, language=language) as judge, pytest.raises(
-                    JudgeError, match=f"{server.url} .*{cause}"):
-                judge.self_test()
-    with FakeJudge(faults="prose", share=1) as server, judger(server) as judge, pytest.raises(
-            JudgeError, match="knows only 0"):
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_the_self_test_passes_a_judge_that_knows(language: str) -> None:
+    with FakeJudge() as server, judger(server, language=language) as judge:
+        report = judge.self_test()
+    assert (report.known, report.right, report.accepted, report.no_verdict) == (12, 12, 0, 0)
+    assert report.blocked >= 5  # the master keys of B06
+    assert report.wrong >= 20
+
+
+@pytest.mark.parametrize(("language", "oracle", "cause"), [
+    ("en", lambda *_: True, "accepts wrong answers"), ("zh", lambda *_: True, "accepts wrong answers"),
+    ("en", lambda *_: False, "knows only 0"),
+    ("en", lambda q, g, c: c in g or "gnore" in c, "gnore the rubric"),
+    ("zh", lambda q, g, c: c in g or "忽略" in c, "accepts wrong answers"),
+    ("en", lambda q, g, c: any(n in c for n in g), "5 of 28")])
+def test_the_self_test_refuses_a_judge_that_accepts_nonsense_or_knows_nothing(
+        language: str, oracle: Callable[..., bool], cause: str) -> None:
+    with FakeJudge(oracle) as server, judger(server, language=language) as judge, pytest.raises(
+            JudgeError, match=f"{server.url} .*{cause}"):
         judge.self_test()
-    with FakeJudge(faults="denied_401", share=1) as server, judger(server) as judge, pytest.raises(
-            JudgeError, match=r"self-test of the judge did not end.*401"):
-        judge.self_test()
+
+
+def test_the_self_test_needs_replies_that_can_be_read() -> None:
+    with FakeJudge(faults="prose", share=1) as server, judger(server) as judge:
+        with pytest.raises(JudgeError, match="knows only 0 of 12"):
+            judge.self_test()
+        server.set("denied_401")
+        with pytest.raises(JudgeError, match=r"self-test of the judge did not end.*401"):
+            judge.self_test()
