@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
 from contextlib import suppress
@@ -47,6 +48,27 @@ def test_b01_b02_b04_prose_with_one_verdict_is_read(reply: str, meant: bool) -> 
 def test_b04_s1_11_prose_without_one_verdict_is_none(reply: str, language: str) -> None:
     with pytest.raises(NoVerdictError):
         read_verdict(reply, language, "7", schema=False)
+
+
+def test_no_mixture_of_labels_and_anchors_is_read_as_correct_unless_its_end_says_so() -> None:
+    """20,000 replies thrown together; an own, slow look at the last line decides what may be `correct`."""
+    rng = random.Random(0)
+    words = ["correct", "incorrect", "Not correct", "正确", "不正确", "错误", ": ", "：", "\n", " ", "/",
+             ".", "verdict is ", "Judgement: ", "结论是", "**", '"', "the answer", "looks ", "in",
+             "not ", "不", "{", "}", "7"]
+    read = {True: 0, False: 0}
+    for _ in range(20_000):
+        reply = "".join(rng.choices(words, k=rng.randint(1, 6)))
+        try:
+            verdict, _ = read_verdict(reply, "en", "7", schema=False)
+        except NoVerdictError:
+            continue
+        read[verdict] += 1
+        end = reply.replace("*", "").strip().split("\n")[-1].strip().rstrip(".").rstrip()
+        negated = end.endswith(("incorrect", "错误", "不正确", "Not correct", "not correct"))
+        assert verdict is not negated, reply
+        assert end.endswith(("correct", "正确", "错误")), reply
+    assert min(read.values()) > 300
 
 
 @pytest.mark.parametrize(("reply", "meant"), PROSE[:6])

@@ -22,7 +22,7 @@ _SUMS = ((12, 7), (30, 45), (58, 6), (140, 23), (9, 9), (71, 28), (205, 50), (16
 
 def known_pairs(language: str) -> list[Pair]:
     """12 right ones, 12 wrong ones, 16 tricks."""
-    ask = (lambda a, b: f"{a}+{b}=?") if language == "zh" else (lambda a, b: f"What is {a} + {b}?")
+    ask = (lambda a, b: f"{a} + {b} 等于多少？") if language == "zh" else (lambda a, b: f"What is {a} + {b}?")
     right = [Pair(ask(a, b), (str(a + b),), str(a + b), True) for a, b in _SUMS]
     right += [Pair(ask(40, 2), ("42", "42.0"), "42", True), Pair(ask(100, 11), ("111", "+111"), "111", True)]
     slips = [lambda n: n + 1, lambda n: n - 1, lambda n: n + 10, lambda n: -n,
