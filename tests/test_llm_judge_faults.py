@@ -29,8 +29,9 @@ BAD = tuple(name for name in BODY if name != "echo")  # 17-22: once more, with a
 def under_fire(groups: int, size: int, seed: int) -> None:
     retries, in_flight = 6, 32
     batch, truth = sums(groups, size, seed)
-    server = FakeJudge(faults=FAULTS, seed=seed, share=0.3, pace=0.03)
-    with server, judger(server, attempt_timeout=0.25, retries=retries, in_flight=in_flight) as judge:
+    server = FakeJudge(faults=FAULTS, seed=seed, share=0.3, pace=0.15)
+    with server, judger(server, timeout=20, attempt_timeout=1.0, retries=retries,
+                        in_flight=in_flight) as judge:
         async def all_at_once() -> list[tuple]:
             return await asyncio.gather(*(judge.agrade(group) for group in batch))
 

@@ -18,6 +18,7 @@ import struct
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -65,7 +66,7 @@ class FakeJudge:
         self.busiest = 0  # most answers that were being worked on at the same time
         self._busy = 0
         self._times: Counter[str] = Counter()
-        self._open: set[asyncio.StreamWriter] = set()
+        self._open: dict[asyncio.StreamWriter, asyncio.Task[None] | None] = {}
         self._server: asyncio.Server | None = None
         self._thread: LoopThread | None = None
         self._lock = threading.Lock()
@@ -125,18 +126,20 @@ class FakeJudge:
         if self._server is not None:
             self._server.close()
             self._server = None
-        for writer in list(self._open):
+        for writer, task in list(self._open.items()):
             _reset(writer)
+            if task is not None:
+                task.cancel()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._open.add(writer)
+        self._open[writer] = asyncio.current_task()
         try:
             while not writer.is_closing() and (request := await _read(reader)):
                 await self._answer(*request, reader, writer)
-        except (OSError, EOFError, ValueError):
-            pass  # the client hung up, or it does not speak HTTP
+        except (OSError, EOFError, ValueError, asyncio.CancelledError):
+            pass  # the client hung up, it does not speak HTTP, or this server goes down
         finally:
-            self._open.discard(writer)
+            self._open.pop(writer, None)
             writer.close()
 
     async def _answer(self, path: str, headers: dict[str, str], raw: bytes, reader: asyncio.StreamReader,
@@ -194,7 +197,8 @@ class FakeJudge:
             await writer.drain()
         elif fault in ("silent", "late"):
             seconds = None if fault == "silent" else 10 * self.pace
-            await asyncio.wait([asyncio.ensure_future(reader.read(1))], timeout=seconds)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(reader.read(1), seconds)  # ends when the client hangs up
             if fault == "late":
                 await _send(writer, good)
         elif fault == "drip":
