@@ -369,6 +369,8 @@ def test_i08_no_key_is_written_shown_or_raised_anywhere(
         assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"
         shown += [repr(judge), repr(judged), repr(judge.probe()), repr(judge.statistics()),
                   repr(vars(judge)), repr(vars(judge._client))]
+        server.reply = lambda _: f"<think>{KEY}"  # no verdict, and the key is in the raw body
+        shown += [repr(judge.grade(asked(boxed(99))))]
         server.set(("error_500", "denied_401", "cut_json"), share=1)
         shown += [repr(judge.grade(asked(boxed(n)))) for n in range(9)]
         server.go_down()

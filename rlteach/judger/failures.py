@@ -93,7 +93,7 @@ def failure(host: Host, error: Exception, limit: float, key: Secret, model: str 
         if code in (408, 409, 425, 429) or code >= 500:
             wait = retry_after(error.response.headers.get("retry-after"))
             return Try("again", reason + (f", asks to wait {wait:.0f} s" if wait else ""), wait=wait)
-        if code in (400, 422):
+        if code in (400, 413, 422):  # this answer, not the judge
             return Try("adapted" if host.adapt(text, sent) else "refused", reason)
         return Try("closed", reason)
     if isinstance(error, openai.APIConnectionError):

@@ -124,7 +124,7 @@ class JudgeClient:
         try:
             text = reply_text(body)
         except NoVerdictError as error:
-            return Try("bad", f"{host.url}: {error}", raw=clean(body, 2000))
+            return Try("bad", f"{host.url}: {error}", raw=clean(self.key.hide_in(body), 2000))
         raw = clean(self.key.hide_in(text), 2000)
         try:
             correct, rationale = read_verdict(text, self.rubric.language, candidate, schema=schema)
