@@ -48,7 +48,7 @@ def train(
     quiet_libraries()
     logging.getLogger("rlteach").addHandler(ConsoleLog(console))
     experiment, folder = open_run(preset, settings, out, seed, judge_url, resume)
-    console.print(f"run directory: {folder}")
+    console.print(f"run directory: {folder}", soft_wrap=True)
     before = experiment.measure_before()
     untrained = report.share(before.accuracy, before.ci95)
     console.print(f"before: {untrained} of {before.n} test questions, greedy")
@@ -63,7 +63,7 @@ def train(
     console.print(report.transcripts(before, experiment.evaluations["after"]))
     console.print(report.accuracy_table(summary))
     console.print(f"{summary['steps']} steps in {summary['seconds']:.0f} s, evaluations on dev included")
-    console.print(f"picture: {picture}\nmodel:   {folder / 'checkpoints' / 'best'}")
+    console.print(f"picture: {picture}\nmodel:   {folder / 'checkpoints' / 'best'}", soft_wrap=True)
 
 
 def open_run(

@@ -69,8 +69,9 @@ class LLMJudger:
         hosts = [Host(url, key) for url in self.urls]
         self._client = JudgeClient(hosts, self.rubric, limits, key)
         self._client.model = model
-        self._cache = None if cache is None else VerdictCache(cache)
-        self._log = None if log is None else JudgeLog(log, self.rubric.id)
+        self._caches: list[VerdictCache] = []  # the last one is in use
+        self._log: JudgeLog | None = None
+        self.keep(cache=cache, log=log)
         self._seen, self._lock = Seen(), threading.Lock()
 
         async def at_end() -> None:
@@ -79,7 +80,14 @@ class LLMJudger:
 
         self._thread = LoopThread("rlteach-judge", at_end)
         self._shared: SharedWork[Judgement] = SharedWork(self._thread)
-        self._shut = weakref.finalize(self, _shut, self._thread, self._cache)  # also at exit
+        self._shut = weakref.finalize(self, _shut, self._thread, self._caches)  # also at exit
+
+    def keep(self, *, cache: str | Path | None = None, log: str | Path | None = None) -> None:
+        """From now on remember verdicts in the file `cache`, and write judgements to the file `log`."""
+        if cache is not None:
+            self._caches.append(VerdictCache(cache))
+        if log is not None:
+            self._log = JudgeLog(log, self.rubric.id)
 
     @property
     def model(self) -> str | None:
@@ -212,16 +220,16 @@ class LLMJudger:
                 return Judgement(None, "unscorable", answer.reason, "llm", answer.raw, answer.attempts,
                                  answer.seconds)
             told = Remembered(answer.correct, answer.reason, answer.raw or "")
-            if self._cache is not None and self.model is not None:
-                self._cache.put(cache_key(*asked, self.rubric.id, self.model), told)
+            if self._caches and self.model is not None:
+                self._caches[-1].put(cache_key(*asked, self.rubric.id, self.model), told)
             return verdict(*told, answer.attempts, answer.seconds)
 
         return work
 
     def _recall(self, asked: Question) -> Remembered | None:
-        if self._cache is None or self.model is None:
+        if not self._caches or self.model is None:
             return None
-        return self._cache.get(cache_key(*asked, self.rubric.id, self.model))
+        return self._caches[-1].get(cache_key(*asked, self.rubric.id, self.model))
 
 
 def verdict(correct: bool, reason: str, raw: str, attempts: int = 0, seconds: float = 0.0) -> Judgement:
@@ -229,7 +237,7 @@ def verdict(correct: bool, reason: str, raw: str, attempts: int = 0, seconds: fl
                      raw, attempts, seconds)
 
 
-def _shut(thread: LoopThread, cache: VerdictCache | None) -> None:
+def _shut(thread: LoopThread, caches: Sequence[VerdictCache]) -> None:
     thread.close()
-    if cache is not None:
+    for cache in caches:
         cache.close()

@@ -19,7 +19,7 @@ class ConsoleLog(logging.Handler):
         self.console = console
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.console.print(record.getMessage())
+        self.console.print(record.getMessage(), soft_wrap=True)
 
 
 def train_with_bar(experiment: Any, console: Console) -> bool:
@@ -35,10 +35,10 @@ def train_with_bar(experiment: Any, console: Console) -> bool:
             for record in experiment.steps():
                 progress.update(task, completed=record.index, description=describe(record))
                 if not console.is_terminal and (record.index % 5 == 0 or record.index == total):
-                    console.print(f"step {record.index:3d}/{total}  {describe(record)}")
+                    console.print(f"step {record.index:3d}/{total}  {describe(record)}", soft_wrap=True)
     except KeyboardInterrupt:
         console.print(f"\nstopped after step {experiment.trainer.step_index}; go on with: "
-                      f"rlteach train --resume {experiment.log.folder}")
+                      f"rlteach train --resume {experiment.log.folder}", soft_wrap=True)
         return False
     return True
 
