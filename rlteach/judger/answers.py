@@ -11,12 +11,11 @@ import re
 # What a response writes between its working and its answer; only what follows the last one counts.
 _MARKERS = (re.compile(r"</think>"), re.compile(r"<conclude>"),
             re.compile(r"\*\*[ \t]?final answer[ \t]?:?[ \t]?\*\*", re.IGNORECASE))
-_BRACE = re.compile(r"(\\f?box(?:ed)?\s*)?\{|\}")
-_BOX = re.compile(r"\\f?box(?:ed)?\s*\{")
-_BOXES = (r"\boxed", r"\fbox")
+_BRACE = re.compile(r"\\(?:boxed|fbox)\s*\{|[{}]")
+_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 _PHRASE = re.compile(
     r"(?:^|(?<![a-z]))answer(?:\s{1,3}is\b|\*{0,2}\s?[:：])|答案(?:\s?[是为]|\s?[:：])", re.IGNORECASE)
-_SENTENCE_END = re.compile(r"[.!?](?=\s|\*|$)|[。！？\n]|,?\s(?:because|since)\s")
+_SENTENCE_END = re.compile(r"[.!?](?=[\s*<]|$)|[。！？\n]|,?\s(?:because|since)\s")
 _TAIL = re.compile(r"(?:\s|<[^<>\s]{1,40}>)+$")  # white space, and stop words such as <|im_end|>
 _LEAD = re.compile(r"[\s:：*=]*")
 
@@ -39,9 +38,7 @@ def final_answer(text: str) -> str | None:
         text = text[last:]
     if "<think>" in text:  # the thinking has not ended, so nothing was answered yet
         text = text[:text.index("<think>")]
-    if _BOX.search(text):
-        return last_box(text)
-    return announced(text)
+    return last_box(text) if _BOX.search(text) else announced(text)
 
 
 def last_box(text: str) -> str | None:
@@ -51,11 +48,10 @@ def last_box(text: str) -> str | None:
     True
     """
     opened: list[tuple[bool, int]] = []  # of each brace that is open: is it a box, where does it begin
-    last, end = -1, 0
-    for brace in _BRACE.finditer(text):
+    first, last, end = _BOX.search(text), -1, 0
+    for brace in _BRACE.finditer(text, len(text) if first is None else first.start()):
         if brace.group() != "}":
-            name = (brace.group(1) or "").rstrip()
-            opened.append((name in _BOXES, brace.end()))
+            opened.append((brace.group() != "{", brace.end()))
         elif opened:
             is_box, begin = opened.pop()
             if is_box and begin > last:

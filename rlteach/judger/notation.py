@@ -25,9 +25,9 @@ _TABLE = str.maketrans(_SIGNS)
 _SUPERSCRIPT = re.compile(f"[{''.join(_SUPERSCRIPTS)}]+")
 
 _DROPPED = re.compile(
-    r"\\left(?![a-zA-Z])|\\right(?![a-zA-Z])|\\[bB]igg?[lrm]?(?![a-zA-Z])|\\displaystyle(?![a-zA-Z])|\\limits"
+    r"(\\\\)(?:\[[^\]]{1,8}\])?|\\left(?![a-zA-Z])|\\right(?![a-zA-Z])|\\[bB]igg?[lrm]?(?![a-zA-Z])|\\displaystyle(?![a-zA-Z])|\\limits"
     r"(?![a-zA-Z])|\\!|\\[()\[\]]|\$|\*\*(?=\s*$)|^\s*\*\*|`")
-_SPACES = re.compile(r"\\[,;: >]|\\quad(?![a-zA-Z])|\\qquad(?![a-zA-Z])|~|\s")
+_SPACES = re.compile(r"(\\\\)|\\[,;: >]|\\quad(?![a-zA-Z])|\\qquad(?![a-zA-Z])|~|\s")
 _THOUSANDS = re.compile(r"(?<=\d)(?:,\\!|\{,\}|\\,)(?=\d{3}(?!\d))")
 _TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|textup|mathrm|mathbf|mathit|mbox|hbox|rm|bf|operatorname)"
                    r"\s*\{([^{}]*)\}")
@@ -53,7 +53,9 @@ def plain(text: str) -> str:
         text = "".join(str(int(c)) if c.isdecimal() and not c.isascii() else c for c in text)
     if "\\" in text or "{" in text:
         text = latex_spelling(text)
-    text = _SPACES.sub(" ", _DROPPED.sub("", text.replace("\\$", "dollars ")))
+    text = text.replace("\\$", "dollars ")
+    for pattern, instead in ((_DROPPED, ""), (_SPACES, " ")):
+        text = pattern.sub(lambda m, instead=instead: m[1] or instead, text)  # \\ ends a row: it stays
     text = " ".join(text.split())
     if (end := text.rstrip(" .,;*")) != text and end:
         text = end

@@ -41,6 +41,11 @@ def is_chinese_numeral(text: str) -> bool:
     return 0 < len(text) <= LONGEST and _CHARACTERS.issuperset(text)
 
 
+def has_chinese_digit(text: str) -> bool:
+    """Whether any character could be part of a numeral."""
+    return not text.isascii() and not _CHARACTERS.isdisjoint(text)
+
+
 def chinese(text: str) -> Fraction | None:
     """The value of a numeral, None when it is none or not in its full form.
 
@@ -88,8 +93,10 @@ def _integer(text: str) -> int | None:
             digit = _VALUE[c]
         elif c in _PLACES:
             section, digit = section + (digit or (1 if c == "十" else 0)) * _PLACES[c], 0
+        elif c == "万":
+            total, section, digit = total + (section + digit) * 10**4, 0, 0
         else:
-            total, section, digit = (total + section + digit) * 10 ** (4 if c == "万" else 8), 0, 0
+            total, section, digit = (total + section + digit) * 10**8, 0, 0
     value = total + section + digit
     spelt = text.replace("两", "二").replace("〇", "零")
     full = written(value)

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import re
 
+from rlteach.judger.arithmetic import TooLargeError
 from rlteach.judger.forms import Form, Items, Limit, Named, Opaque, Word, is_interval, squeezed
+from rlteach.judger.guards import LONGEST
 from rlteach.judger.notation import closes, plain, split
+from rlteach.judger.numerals import has_chinese_digit
 from rlteach.judger.quantity import Number, read_number
 from rlteach.judger.units import Unit, read_unit
 
@@ -18,7 +21,7 @@ _PREFIX = re.compile(r"(?:the |my )?(?:final )?answer(?: is\b| ?:) ?:? ?"
                      r"|(?:所以|因此)?(?:最终)?(?:答案|结果)(?:[是为]|等于)? ?:? ?"
                      r"|一?共有|[是为共] ?|等于", re.IGNORECASE)
 _CONNECTOR = re.compile(r"(?:\s*[,;]\s*|\s+)(?:and|or)\s+|\s*;\s*|,\s+|\s*,?(?:或者|或|和|与|及|以及)\s*")
-_BEFORE_UNIT = re.compile(r"(?<=[\w})]) (?=[A-Za-z])|(?<=[\w})]) ?(?=\^\\circ)")
+_BEFORE_UNIT = re.compile(r"(?<=[\w})]) (?=[A-Za-z])")
 _COMMA = re.compile(r"\s*,\s*")
 _COMMA_OR_SEMICOLON = re.compile(r"\s*[,;]\s*")
 _THOUSANDS = re.compile(r"[+-]? ?(?:dollars |[¥€])? ?\d{1,3}(?:,\d{3})+(?!\d|,).*")
@@ -26,7 +29,7 @@ _AMBIGUOUS = re.compile(r"[(\[]\d{1,3}(?:,\d{3})+[)\]]")
 _CUP = re.compile(r"\s*\\cup(?![a-zA-Z])\s*")
 _EQUALS = re.compile(r"\s*(?<![<>=!:])=(?![=])\s*")
 _IN = re.compile(r"\s*\\in(?![a-zA-Z])\s*")
-_RELATION = re.compile(r"\s*(\\le|\\ge|<=|>=|<|>)(?![a-zA-Z=])\s*")
+_RELATION = re.compile(r"\s*(\\[lg]e(?![a-zA-Z])|<=|>=|<|>)\s*")
 _NAME = re.compile(r"(?:\\(?:angle|triangle|overline|vec|measuredangle) ?)?\{?(?:[A-Za-z]{1,3}|\\[a-z]+)\}?"
                    r"(?: ?_ ?(?:\{[^{}]{1,8}\}|\w))?'?(?: ?\([a-z](?:, ?[a-z])*\))?|[\u4e00-\u9fff]{1,6}")
 _LETTERS = re.compile(r"[^\W\d_]{2,}")
@@ -44,6 +47,8 @@ def read(text: str) -> Form:
     >>> read("(C)"), read("see solution").prose
     (Opaque(text='C', prose=False), True)
     """
+    if len(text) > LONGEST:
+        raise TooLargeError(f"a text of {len(text)} characters")
     text = plain(text)
     if (prefix := _PREFIX.match(text)) and prefix.end() < len(text):
         text = plain(text[prefix.end():])
@@ -66,7 +71,7 @@ def structure(text: str, depth: int) -> Form:
         return found
     if match := _INFINITY.fullmatch(text):
         return Limit(-1 if match[1] == "-" else 1)
-    if _LETTERS.fullmatch(text):
+    if _LETTERS.fullmatch(text) and not has_chinese_digit(text):
         return Word(text.casefold())
     front, unit = without_unit(text)
     return Opaque(front, prose=is_prose(front), unit=unit)

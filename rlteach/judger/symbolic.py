@@ -61,8 +61,17 @@ def same_value(gold: Form, answer: Form, lenient: bool) -> Verdict:
     left, right = parse(latex(gold)), parse(latex(answer))
     verdict = compare(left, right)
     if lenient and verdict is not True:
-        return True if verify(left, right, timeout_seconds=None) else verdict
+        return True if rounded(left, right) or verify(left, right, timeout_seconds=None) else verdict
     return verdict
+
+
+def rounded(left: Any, right: Any) -> bool:
+    """Only for `lenient`: two constants within one part in a million, of which one is a decimal."""
+    if not all(isinstance(side, sympy.Expr) and not side.free_symbols for side in (left, right)):
+        return False
+    values = [side.evalf(20) for side in (left, right)]
+    decimal = any(side.is_Rational and not side.is_Integer for side in (left, right))
+    return decimal and bool(abs(values[0] - values[1]) <= abs(values[0]) / 1_000_000)
 
 
 def latex(form: Form) -> str:
