@@ -254,7 +254,9 @@ def test_s1_9_a_word_is_itself(word: str) -> None:
     (r"1-\frac{1}{e}", r"1+\frac{1}{e}"),  # its own tests expect these to be equal
     ("0", "10^{-20}"), ("0", "e^{-200}"), ("10^{-12}", "2\\times10^{-12}"), ("9", r"9\%"), ("7", "7%"),
     (r"\frac{\pi}{2}", "1.5707963267948966"), (r"\sqrt{2}", "1.414214"), ("10", "4 10/3"), ("52", "52_8"),
-    ("abc", "bca"), ("x=1", "y=1"), (r"\sin 30", r"\sin 30^\circ"), ("(1,2)", r"\{1,2\}"), ("2", "2)"),
+    ("5", "2(3)"), ("5", "(2)(3)"), ("5", "2{3}"), ("9", "3(2)(4)"), (r"\frac{17}{7}", r"2(\frac{3}{7})"),
+    (r"\frac{1}{2x}", "1/2x"), (r"\frac{1}{2\pi}", r"1/2\pi"), ("abc", "bca"), ("x=1", "y=1"),
+    (r"\sin 30", r"\sin 30^\circ"), ("(1,2)", r"\{1,2\}"), ("2", "2)"),
 ])
 def test_a08_what_math_verify_takes_for_equal(gold: str, answer: str) -> None:
     assert status(gold, answer) != "correct"

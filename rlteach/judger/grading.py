@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Literal
+from unicodedata import category
 
 from rlteach.judger.arithmetic import NoValueError, TooLargeError
 from rlteach.judger.exact import Verdict, same
@@ -38,7 +39,7 @@ def grade_answer(golds: Sequence[str], answer: str, question: str = "", mode: Mo
     read_golds = [read_gold(gold) for gold in golds]
     if (problem := gold_problem(golds)) is not None:
         return problem
-    if not any(c.isalnum() or c in "∅∞" for c in plain_enough(answer)):
+    if not has_content(answer):
         return incorrect("no final answer: no closed \\boxed{...}" if not answer.strip() else
                          f"no final answer: nothing in {shown!r} could be one")
     if len(answer) > LONGEST:
@@ -175,8 +176,10 @@ def opaque(form: Form) -> bool:
     return isinstance(form, Opaque) and not form.prose
 
 
-def plain_enough(text: str) -> str:
-    return text[:LONGEST].replace(r"\infty", "∞").replace(r"\emptyset", "∅").replace(r"\{\}", "∅")
+def has_content(text: str) -> bool:
+    r"""More than punctuation and blanks: a letter, a digit, a picture, or an empty set."""
+    return any(category(c)[0] in "LN" or category(c) == "So" or c in "∅∞" for c in text[:LONGEST]) \
+        or squeezed(text) == r"\{\}"
 
 
 def incorrect(reason: str) -> Judgement:

@@ -11,7 +11,7 @@ import re
 from rlteach.judger.notation import closes
 
 LONGEST = 1_000  # characters of an answer
-DEEPEST = 30  # brackets in brackets
+DEEPEST = 8  # brackets in brackets: the parser's time grows steeply with them
 LARGEST_EXPONENT = 4_000
 LARGEST_FACTORIAL = 300
 
@@ -26,7 +26,10 @@ _COMMANDS = frozenset((
     "times", "div", "le", "ge", "ne", "infty", "lfloor", "rfloor", "lceil", "rceil"))
 _COMMAND = re.compile(r"\\([a-zA-Z]+)")
 _STRANGE = re.compile(r"[\"'`;,@#&%?:~]|\\[^a-zA-Z{}|]|\d ?_|\d +\d|\d ?\\frac|[+*/^] ?[+*/^]|\^ ?-"
-                      r"|[^\x00-\x7f]|\d ?\( ?[\d.]+ ?\)")
+                      r"|[^\x00-\x7f]")
+# What the parser takes for a mixed number or for a longer denominator: 2(3) is 5 to it, 1/2x is 1/(2x).
+_MISREAD = re.compile(r"\d ?\{|(?:^|[^a-zA-Z^_\]} ]) ?\{|[\^_] ?\{[^{}]*\} ?\{|/ ?\d+ ?[a-zA-Z\\(]")
+_PRODUCT = re.compile(r"[\d)}] ?\(")
 _INTEGER = re.compile(r"\d+")
 _FACTORIAL = re.compile(r"(\d*)\s*!")
 _BINOMIAL = re.compile(r"\\binom ?\{([^{}]*)\} ?\{([^{}]*)\}")
@@ -69,8 +72,14 @@ def not_algebra(text: str) -> str:
     unknown = [name for name in _COMMAND.findall(text) if name not in _COMMANDS]
     if unknown:
         return f"\\{unknown[0]} is not read"
-    strange = _STRANGE.search(text)
-    return "" if strange is None else f"{strange.group()!r} is not read"
+    strange = _STRANGE.search(text) or _MISREAD.search(text)
+    if strange is not None:
+        return f"{strange.group()!r} is not read"
+    for found in _PRODUCT.finditer(text):
+        inner = text[found.end():closes(text, found.end() - 1)]
+        if not any(c.isalpha() for c in inner.replace(r"\frac", "")):
+            return f"'{found.group()}{inner})' is not read"
+    return ""
 
 
 def heavy_powers(text: str) -> str:

@@ -44,8 +44,8 @@ def read(text: str) -> Form:
 
     >>> read(r"$x = \frac12$").item.value, read("{3, 4}").kind, read("1331 和 1728").kind
     (Fraction(1, 2), 'list', 'list')
-    >>> read("(C)"), read("see solution").prose
-    (Opaque(text='C', prose=False), True)
+    >>> read("(C)").text, read("see solution").prose
+    ('C', True)
     """
     if len(text) > LONGEST:
         raise TooLargeError(f"a text of {len(text)} characters")

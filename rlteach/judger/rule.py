@@ -1,8 +1,7 @@
-"""The rule judger: right when the final answer equals a gold answer, by rules that docs/grading.md lists.
+"""The rule judger: right when the final answer equals a gold answer, by the rules of docs/grading.md.
 
-What the model caused (no answer, cut off, two answers) is `incorrect`, because it must be
-unlearned. What it did not cause (a gold answer that cannot be read, a form beyond these rules, a
-check that timed out) is `unscorable`, which is not a number and trains nothing.
+What the model caused (no answer, cut off, two answers) is `incorrect`, because it must be unlearned. What
+it did not cause (a gold answer that cannot be read, a check that timed out) is `unscorable`: no number.
 """
 
 from __future__ import annotations
@@ -35,8 +34,7 @@ class RuleJudger:
             return problem
         if trajectory.finish_reason == "length":
             return Judgement(0.0, "incorrect", "truncated: the answer did not end in time")
-        answer = final_answer(trajectory.response)
-        return self.grade_text(sample.gold, answer or "", sample.question)
+        return self.grade_text(sample.gold, final_answer(trajectory.response) or "", sample.question)
 
     def grade_text(self, golds: Sequence[str], answer: str, question: str = "") -> Judgement:
         """One final answer, out of its box already."""

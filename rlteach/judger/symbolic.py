@@ -33,6 +33,7 @@ AGREE = sympy.Rational(1, 10**45)
 _POSITIVE = ("17/13", "29/11", "5/23", "41/19", "7/31", "3/37", "43/47", "53/59")
 _CONFIG = ConversionConfig(interpret_as_mixed_fractions=False, lowercase_symbols=False)
 _DECIMAL = re.compile(r"(?<![\d.])(\d*)\.(\d+)(?![\d.])")
+_BARE_E = re.compile(r"\^ ?e(?![a-zA-Z])")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 
 
@@ -60,9 +61,16 @@ def same_value(gold: Form, answer: Form, lenient: bool) -> Verdict:
     """The leaf of the comparison: two parts of which at least one is opaque to the exact core."""
     left, right = parse(latex(gold)), parse(latex(answer))
     verdict = compare(left, right)
+    if verdict is False and two_logarithms(latex(gold), latex(answer)):
+        return None
     if lenient and verdict is not True:
         return True if rounded(left, right) or verify(left, right, timeout_seconds=None) else verdict
     return verdict
+
+
+def two_logarithms(one: str, other: str) -> bool:
+    r"""\ln on one side and a \log without its base on the other: some authors mean the same by both."""
+    return any(r"\ln" in a and re.search(r"\\log(?! ?_)", b) for a, b in ((one, other), (other, one)))
 
 
 def rounded(left: Any, right: Any) -> bool:
@@ -90,7 +98,7 @@ def latex(form: Form) -> str:
 @lru_cache(maxsize=512)
 def parse(text: str) -> Any:
     """A sympy object of the whole text; the grammar ends in EOF, so a prefix is an error."""
-    text = _THOUSANDS.sub("", text)
+    text = _BARE_E.sub("^{e}", _THOUSANDS.sub("", text))
     if reason := too_heavy(text) or not_algebra(text):
         raise UnreadableError(reason)
     exact = _DECIMAL.sub(lambda m: rf"\frac{{{int(m[1] + m[2])}}}{{{10 ** len(m[2])}}}", text)
