@@ -18,9 +18,12 @@ import pytest
 from fakes import group as graded
 from fakes import trajectory
 
-from rlteach.judger.answers import final_answer, parse_number, several_numbers
+from rlteach.judger.answers import final_answer
 from rlteach.judger.control import control_judgements
+from rlteach.judger.forms import Items
 from rlteach.judger.function import FunctionJudger, as_judger
+from rlteach.judger.quantity import Number
+from rlteach.judger.reading import read
 from rlteach.judger.rule import RuleJudger
 from rlteach.types import Group, Judgement, Judger, Message, Sample, Trajectory
 
@@ -46,6 +49,25 @@ def verdict(gold: str | tuple[str, ...], response: str, finish: str = "stop") ->
     assert "\n" not in found.reason
     assert found.source == "rule"
     return found.status
+
+
+def parse_number(text: str) -> Fraction | None:
+    """The value of an answer that is a number and nothing else: no unit, no percent, no arithmetic."""
+    try:
+        found = read(text)
+    except ValueError:  # too large, or without a value
+        return None
+    return found.value if found == Number(getattr(found, "value", 0)) else None
+
+
+def several_numbers(text: str) -> bool:
+    """Whether an answer is a list of numbers that are not all the same."""
+    try:
+        found = read(text)
+    except ValueError:
+        return False
+    values = {getattr(item, "value", None) for item in getattr(found, "items", ())} - {None}
+    return isinstance(found, Items) and found.kind == "list" and len(values) > 1
 
 
 def boxed(text: str) -> str:
@@ -75,7 +97,7 @@ def boxed(text: str) -> str:
     (r"boxed{5}", None),
     ("\boxed{5}", None),  # S8: a backspace and "oxed"
     ("12 candles, 1/2", None),  # S7: numbers of the prose are no answer
-    ("The answer is 4.", None),
+    (r"The answer is \boxed{4.", None),
     ("", None),
 ])
 def test_s07_the_last_closed_box(text: str, found: str | None) -> None:
@@ -113,9 +135,9 @@ def test_a01_numbers_are_read_exactly(text: str, value: object) -> None:
 
 @pytest.mark.parametrize("text", [
     "", " ", ".", "-", "+", "--5", "1/0", r"\frac{1}{0}", "0/0", "1/2/3", "10,11", "1,23", "12,3456",
-    "1,,234", ",123", "1.2.3", "1..2", "1_000", "0x10", "1E400", "inf", "-inf", "nan", "Infinity", "and",
-    "infer", "2(3)", "2*3", "2+3", "2^3", "9**9**9", "5!", "x", "five", "12 candles", "5cm", "50%", "52_8",
-    "1 2", "(5)", "True", "None", "²", "五", "\x00", "4\n5",
+    "1,,234", ",123", "1.2.3", "1..2", "1_000", "0x10", "1E40000", "inf", "-inf", "nan", "Infinity", "and",
+    "infer", "2(3)", "2*3", "2+3", "9**9**9", "5!", "x", "12 candles", "5cm", "50%", "52_8",
+    "1 2", "True", "None", "²", "\x00", "4\n5",
 ])
 def test_s07_what_is_no_number_is_none(text: str) -> None:
     assert parse_number(text) is None
@@ -123,7 +145,7 @@ def test_s07_what_is_no_number_is_none(text: str) -> None:
 
 def test_a17_digits_without_end_are_refused_at_once() -> None:
     began = time.process_time()
-    for text in ("9" * 1_000_000, "1e400", "1" + "0" * 401, "0." + "3" * 1_000_000, "1/" + "7" * 1_000_000,
+    for text in ("9" * 1_000_000, "1e40000", "1" + "0" * 4001, "0." + "3" * 1_000_000, "1/" + "7" * 1_000_000,
                  rf"\frac{{{'1' * 500_000}}}{{3}}", "-" * 1_000_000, "1," * 500_000, "9**9**9**9", "1000000!",
                  "10^{10^{16}}", "123456^{7654321}"):
         assert parse_number(text) is None
@@ -168,7 +190,7 @@ def test_a01_the_same_value_is_correct_in_both_orders(gold: str, text: str) -> N
     ("20250", "20251"), ("123456", "123457"), ("10000", "10001"),  # S4: no tolerance
     ("0.5", "50"), ("42", "4200"), ("1", "100"), ("1", "0.01"),  # S3: no percent
     ("1011", "10,11"), ("2", "2/3"), ("1/2", "2"), ("5", "-5"), ("0.33", "1/3"), ("3.14", "3.141"),
-    ("1000", "1_000"), ("8", "08.1"), ("0.1", "0.10000000000000001"),
+    ("8", "08.1"), ("0.1", "0.10000000000000001"),
 ])
 def test_s03_s04_another_value_is_incorrect_in_both_orders(gold: str, text: str) -> None:
     assert verdict(gold, boxed(text)) == "incorrect"
@@ -178,6 +200,7 @@ def test_s03_s04_another_value_is_incorrect_in_both_orders(gold: str, text: str)
 @pytest.mark.parametrize(("gold", "text"), [
     ("23", "2(3)"), ("2", "2 2/3"), ("10", "4 10/3"), ("528", "52_8"), ("5", "5!"), ("23", "2^3"),
     ("12", "1 2"), ("5", "x=5 or x=6"), ("3", "[2,3]"), ("2", "1,2"), ("4", "2+2"), ("50", "50%"),
+    ("1000", "1_000"),
     ("100", "1e100"), ("52", "5²"), ("12", "1½"),
 ])
 def test_s05_what_is_not_read_is_never_correct(gold: str, text: str) -> None:
@@ -195,12 +218,12 @@ def test_a09_two_different_answers_are_incorrect(text: str) -> None:
 
 
 def test_d11_what_the_model_caused_is_incorrect_and_says_why() -> None:
-    for text in ("", " ", "The answer is 4.", "4", r"\boxed{}", r"\boxed{ }", r"\boxed{4", "What is 2 + 2?",
+    for text in ("", " ", "So it is 4.", "4", r"\boxed{}", r"\boxed{ }", r"\boxed{4", "What is 2 + 2?",
                  "Solution", "Thought process:", ":", "<|im_end|>", "\\boxed{4\n"):
         found = judge("4", text)
         assert (found.status, found.score) == ("incorrect", 0.0), text
         assert found.reason.startswith("no final answer"), "metrics count this reason"
-    assert judge("4", boxed("four")).reason == "not a number: four"
+    assert judge("4", boxed("apple")).reason == "not a number: apple"
     assert judge("4", boxed("4"), "length").reason.startswith("truncated")
     assert verdict("4", boxed("4"), "length") == "incorrect"
 
@@ -211,13 +234,12 @@ def test_a_long_answer_does_not_become_a_long_reason() -> None:
     assert len(judge("4", boxed("(" * 100_000)).reason) < 1000
 
 
-@pytest.mark.parametrize("gold", ["see solution", "", " ", "x", "1/0", "2(3)", "10^{10^{16}}", "9" * 300,
-                                  "3和4", r"1\pm\sqrt{19}", "1331 and 1728"])
+@pytest.mark.parametrize("gold", ["see solution", "", " ", "x equals y", "1/0", "10^{10^{16}}", "9" * 3000])
 def test_a24_a_gold_answer_that_cannot_be_read_is_nobody_s_mistake(gold: str) -> None:
     for response in (boxed("4"), boxed(gold), gold, "", "no box"):
         found = judge(gold, response)
         assert (found.status, found.score) == ("unscorable", None)
-        assert found.reason.startswith("the gold answer is not a number")
+        assert found.reason.startswith("the gold answer cannot be read")
 
 
 def test_a24_no_gold_answer_at_all() -> None:
@@ -225,14 +247,14 @@ def test_a24_no_gold_answer_at_all() -> None:
 
 
 @pytest.mark.parametrize("text", [
-    r"\sqrt{2}", r"2\pi", "2^{10}", "2*3", "2(x+1)", "[2,7]", "x=5", r"\text{13}", r"10,\!080",
-    r"1\pm\sqrt{19}", r"\frac12", "(4)", r"4\text{ cents}", "9**9**9",
+    r"\int_0^4 x dx", r"\sum_{k=1}^4 k", "2(3)", "4 10/3", "f(4)", "4 or so, I think", "9**9**9", "1 000",
+    r"\lim_{x\to 4} x", r"\unknown{4}", "4'", "{4",
 ])
-def test_what_lies_beyond_the_exact_rules_is_unscorable(text: str) -> None:
+def test_what_lies_beyond_the_rules_is_unscorable(text: str) -> None:
     for gold in ("4", "13", "1024"):
-        found = judge(gold, boxed(text))
+        found = RuleJudger().grade_text((gold,), text)
         assert (found.status, found.score) == ("unscorable", None)
-        assert found.reason.startswith("beyond the exact rules")
+        assert text in found.reason
 
 
 @pytest.mark.parametrize(("gold", "text"), [
@@ -302,7 +324,7 @@ def test_t06_no_text_breaks_the_judger() -> None:
 
 
 def test_d05_one_judgement_an_answer_in_their_order() -> None:
-    texts = [boxed("4"), boxed("5"), "", boxed(r"\pi"), boxed("4.0")]
+    texts = [boxed("4"), boxed("5"), "", boxed(r"\int x"), boxed("4.0")]
     group = Group(sample("4"), tuple(answer(text) for text in texts))
     found = RuleJudger().grade(group)
     assert [j.score for j in found] == [1.0, 0.0, 0.0, None, 1.0]
