@@ -64,6 +64,7 @@ class Config(BaseModel):
     row_cap: Positive = Field(512, description="answers sampled at the same time, at most")
     # grade
     judger: Literal["rule", "llm", "rule_then_llm", "random"] = Field("rule", description="who judges")
+    rule_mode: Literal["strict", "lenient"] = Field("strict", description="lenient: for display")
     ask_llm_when: Literal["unscorable", "not_correct"] = Field(
         "unscorable", description="under rule_then_llm: what the rule said when the model is asked, too")
     judge_url: Urls = Field((), description="OpenAI-compatible servers; none: tiny-judge, served here")

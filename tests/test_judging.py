@@ -186,7 +186,7 @@ def test_judge_numbers_are_in_the_metrics_and_only_then() -> None:
 def test_disagreement_counts_where_both_have_a_verdict() -> None:
     from test_compose import group
 
-    asked = group(r"\boxed{12}", r"\boxed{13}", r"\boxed{13}", r"\boxed{12}", r"\boxed{\alpha}")
+    asked = group(r"\boxed{12}", r"\boxed{13}", r"\boxed{13}", r"\boxed{12}", r"\boxed{2^{3^{4^{5}}}}")
     verdicts = [Judgement(s, "correct" if s else "incorrect", "", "llm") for s in (1.0, 0.0, 1.0)]
     judged = (*verdicts, AWAY, Judgement(1.0, "correct", "", "llm"))
     assert disagreement([asked.with_(judgements=judged)]) == pytest.approx(1 / 3)

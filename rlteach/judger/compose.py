@@ -57,7 +57,7 @@ class RuleThenLLM:
         """Members to ask about; one without a final answer is wrong, and no model is asked."""
         return [i for i, j in enumerate(judgements) if j.status == "unscorable" or (
             self.ask_llm_when == "not_correct" and j.status == "incorrect"
-            and not j.reason.startswith("no final answer"))]
+            and not j.reason.startswith(("no final answer", "truncated")))]
 
     def submit(self, groups: Sequence[Group]) -> None:
         parts = [members(g, self._open(self.rule.grade(g))) for g in groups]

@@ -150,7 +150,7 @@ class Experiment:
             "tokens": int(sum(r.metrics["tokens/rollout"] for r in history)),
             "after": after.as_dict(), "last_step": last.as_dict(),
             "best_step": at[-1].index if at and self.best_dev is not None else self.trainer.step_index,
-            "unscorable": unscorable, "versions": versions(), "machine": machine(),
+            "unscorable": unscorable, "versions": versions() | self.judges.versions, "machine": machine(),
         }
         write_json(self.log.folder / "summary.json", self.summary)
         self.log.note(f"finished: {self.summary['before'].get('accuracy')} -> {after.accuracy}")

@@ -28,12 +28,14 @@ class Judges:
 
     def __init__(self, config: Config) -> None:
         self._open, self.llm = ExitStack(), None
-        rule = RuleJudger()
+        rule = RuleJudger(config.rule_mode)
         self.rewards: Judger = rule if config.judger == "rule" else RandomJudger(config.seed)
         self.examiner: Judger = rule
+        self.versions = {"grader": rule.version}  # of what gave the verdicts, for summary.json
         if config.judger in ("llm", "rule_then_llm"):
             self.llm = self._model_judge(config)
             self.examiner = RuleThenLLM(rule, self.llm)
+            self.versions |= {"judge": str(self.llm.model), "judge_prompt": self.llm.prompt_id}
             self.rewards = self.llm if config.judger == "llm" else RuleThenLLM(
                 rule, self.llm, config.ask_llm_when)
 
