@@ -64,9 +64,10 @@ class Row:
     watch: called after each token, from the engine's thread.
     """
 
-    def __init__(self, prompt: Sequence[int], params: RowParams, key: int, *, matcher: Any = None,
-                 watch: Any = None) -> None:
+    def __init__(self, prompt: Sequence[int], params: RowParams, key: int, *, stop_ids: Sequence[int],
+                 matcher: Any = None, watch: Any = None) -> None:
         self.prompt, self.params, self.matcher, self.watch = tuple(prompt), params, matcher, watch
+        self.stop_ids = frozenset(stop_ids)
         self.noise = noise_of(key, params.max_tokens).tolist()
         self.ids: list[int] = []
         self.logprobs: list[float] = []
@@ -77,10 +78,10 @@ class Row:
         self.done: Future[Row] = Future()
         self.done.set_running_or_notify_cancel()  # only the engine ends it
 
-    def take(self, token: int, logprob: float, tokenizer: Any, stop_ids: Sequence[int]) -> None:
+    def take(self, token: int, logprob: float, tokenizer: Any) -> None:
         """One more token; sets finish and text when it is the last one."""
         ids = [*self.ids, token] if self.params.stop else self.ids
-        if token in stop_ids:
+        if token in self.stop_ids:
             self.text, self.finish = text_of(tokenizer, self.ids), "stop"
         elif self.params.stop and (text := cut_at_stop(tokenizer, ids, self.params.stop)) is not None:
             self.text, self.finish = text, "stop"
@@ -93,8 +94,8 @@ class Row:
 class Batch:
     """The rows that are sampled together. Owned by one thread."""
 
-    def __init__(self, model: torch.nn.Module, tokenizer: Any, stop_ids: Sequence[int]) -> None:
-        self.model, self.tokenizer, self.stop_ids = model, tokenizer, frozenset(stop_ids)
+    def __init__(self, model: torch.nn.Module, tokenizer: Any) -> None:
+        self.model, self.tokenizer = model, tokenizer
         self.rows: list[Row] = []
         self.cache: DynamicCache | None = None
         self.mask = self.logits = torch.zeros(0, 0)  # [N, T]: 1 where a token stands; [N, V]
@@ -131,7 +132,7 @@ class Batch:
         self._record_top(logprobs)
         picked = logprobs.gather(-1, chosen[:, None])[:, 0]
         for row, token, logprob in zip(self.rows, chosen.tolist(), picked.tolist(), strict=True):
-            row.take(token, logprob, self.tokenizer, self.stop_ids)
+            row.take(token, logprob, self.tokenizer)
             if row.matcher is not None:
                 row.matcher.consume_token(token)
         for line, error in broken.items():

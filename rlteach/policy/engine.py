@@ -60,7 +60,7 @@ class Engine:
         self.limit: int | None = getattr(policy.model.config, "max_position_embeddings", None)
         self.largest_batch = 0  # most rows sampled together so far
         self._text_lock = threading.Lock()  # the tokenizer's
-        self._batch = Batch(policy.model, self, policy.stop_ids)
+        self._batch = Batch(policy.model, self)
         self._waiting: deque[Row] = deque()
         self._wake, self._closed = threading.Condition(), False
         self._threads = policy.config.threads or torch.get_num_threads()
@@ -118,7 +118,8 @@ class Engine:
             EngineClosedError, EngineFullError, GrammarError.
         """
         matcher = None if schema is None else self.vocabulary.matcher(schema)
-        rows = [Row(prompt, params, row_key(seed, index), watch=watch,
+        stop_ids = self.policy.stop_ids if schema is None else self.vocabulary.ends
+        rows = [Row(prompt, params, row_key(seed, index), stop_ids=stop_ids, watch=watch,
                     matcher=None if matcher is None else matcher.deep_copy()) for index in range(count)]
         with self._wake:
             if self._closed:

@@ -34,8 +34,8 @@ class Vocabulary:
         from llguidance.hf import from_tokenizer
 
         special = set(tokenizer.all_special_ids)
-        ends = [i for i in stop_ids if i in special] or list(stop_ids)
-        self.tokens = from_tokenizer(tokenizer, n_vocab=max(width, len(tokenizer)), eos_token=ends)
+        self.ends = [i for i in stop_ids if i in special] or list(stop_ids)
+        self.tokens = from_tokenizer(tokenizer, n_vocab=max(width, len(tokenizer)), eos_token=self.ends)
         self.width = width
         self.token_bytes = lru_cache(maxsize=None)(self._token_bytes)
         self._compiled = lru_cache(maxsize=64)(self._compile)
