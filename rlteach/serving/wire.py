@@ -7,6 +7,7 @@ unless they hold the value that means "no effect"). Nothing is ignored in silenc
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -185,9 +186,13 @@ def read_request(body: bytes) -> ChatRequest:
 
 
 def _refusal(error: ValidationError) -> WireError:
-    """The first complaint as one sentence."""
-    first = error.errors(include_url=False, include_input=False)[0]
-    name = ".".join(map(str, first["loc"]))
+    """One complaint as a sentence: the one that goes deepest, for of a union each member complains."""
+    first = max(error.errors(include_url=False, include_input=False), key=lambda e: len(e["loc"]))
+    *above, last = map(str, first["loc"])
+    fields = [part for part in above if re.fullmatch(r"[a-z_]+|\d+", part) and part != "str"]
+    # the rest are names of a union's members ("constrained-str"), not of fields
+    known = first["type"] == "extra_forbidden" or not above or re.fullmatch(r"[a-z_]+|\d+", last)
+    name = ".".join([*fields, last[:100]] if known and last != "str" else fields)
     if first["type"] == "extra_forbidden":
         return WireError(f"{name} is not a field that this server knows: leave it out", name,
                          code="unknown_parameter")
