@@ -90,4 +90,4 @@ def forbid(logits: Tensor, matchers: Mapping[int, Any]) -> dict[int, str]:
 
 
 def _short(error: object) -> str:
-    return " ".join(str(error).split())[:200]
+    return " ".join(str(error).partition("<state>")[0].split())[:200]

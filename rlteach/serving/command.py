@@ -19,6 +19,9 @@ def serve_command(
     device: Annotated[str | None, typer.Option(help="cpu, cuda, mps or auto")] = None,
 ) -> None:
     """Serve a model over the OpenAI protocol."""
+    from rlteach.serving.ports import listen
+
+    listen(host, port).close()  # a busy port is told before torch is imported
     from rlteach.serving.server import serve
 
     stop = threading.Event()

@@ -21,10 +21,12 @@ def listen(host: str, port: int) -> socket.socket:
     Raises:
         ServeError: the host is no address of this machine, or somebody has the port.
     """
+    if not 0 <= port <= 65535:  # getaddrinfo would take it modulo 65536
+        raise ServeError(f"there is no port {port} at {host}: choose one from 1 to 65535, or 0 for any free one")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         sock = socket.socket(family, kind, protocol)
-    except (OSError, OverflowError, UnicodeError) as error:
+    except (OSError, UnicodeError) as error:
         raise ServeError(f"host {host!r} and port {port} are no address ({error})") from None
     try:
         if os.name == "posix":  # elsewhere it would let two servers share a port
@@ -44,14 +46,16 @@ def listen(host: str, port: int) -> socket.socket:
 def holder(host: str, port: int) -> str:
     """Who listens there, as far as this machine tells: a server of ours, process name and id."""
     where = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    connection = http.client.HTTPConnection(where, port, timeout=1)  # asks no proxy
     try:
-        connection = http.client.HTTPConnection(where, port, timeout=1)  # asks no proxy
         connection.request("GET", "/health")
         told = json.loads(connection.getresponse().read(10_000))
         if told["server"] == "rlteach":
             return f"an rlteach server with the model {str(told['model'])[:100]} (process {int(told['pid'])})"
     except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
         pass
+    finally:
+        connection.close()
     found = [f"{name} (process {pid})" for pid, name in _listeners(port)]
     return " and ".join(found) or "another process"
 
