@@ -26,6 +26,8 @@ from rlteach.policy.policy import Policy
 from rlteach.policy.registry import ModelError
 from rlteach.types import Message
 
+JOIN_EVERY = 4  # tokens: a prefill costs as much as a step, so rows that wait join a few at a time
+
 
 class EngineClosedError(RuntimeError):
     """The engine was closed before this row was answered."""
@@ -58,7 +60,7 @@ class Engine:
             raise ModelError(f"the tokenizer has an id {highest}, the model only {self.width} tokens: save "
                              "the two together again")
         self.limit: int | None = getattr(policy.model.config, "max_position_embeddings", None)
-        self.largest_batch = 0  # most rows sampled together so far
+        self.largest_batch = self._steps = 0  # most rows sampled together so far; tokens since the start
         self._text_lock = threading.Lock()  # the tokenizer's
         self._batch = Batch(policy.model, self)
         self._waiting: deque[Row] = deque()
@@ -163,6 +165,9 @@ class Engine:
 
     def _admit(self) -> list[Row]:
         new: list[Row] = []
+        self._steps += 1
+        if self._batch.rows and self._steps % JOIN_EVERY:
+            return new
         while self._waiting and self._batch.joinable and len(self._batch.rows) + len(new) < self.max_rows:
             row = self._waiting.popleft()
             if not row.cancelled:

@@ -24,6 +24,7 @@ from rlteach.serving.guard import Guard, read_body, refuse
 from rlteach.serving.wire import ChatRequest, WireError, read_request
 
 log = logging.getLogger("rlteach.serving")
+SMALL = 50_000  # bytes that are read in less time than a thread takes to start on them
 GONE = Response(status_code=499)  # nobody reads it
 
 
@@ -70,7 +71,7 @@ class Api:
     async def chat(self, request: Request) -> Response:
         try:
             body = await read_body(request, limit=self.limits.body_bytes, seconds=self.limits.body_seconds)
-            wanted = await asyncio.to_thread(read_request, body)
+            wanted = read_request(body) if len(body) < SMALL else await asyncio.to_thread(read_request, body)
             if wanted.model != self.backend.model:
                 raise self._no_model(wanted.model)
             if wanted.stream:

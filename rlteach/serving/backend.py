@@ -36,7 +36,7 @@ class EngineBackend:
 
     async def answer(self, request: ChatRequest) -> dict[str, Any]:
         """The body of a whole answer. A caller that goes away takes its rows with it."""
-        rows = await asyncio.to_thread(self._submit, request)
+        rows = self._submit(request) if request.brief else await asyncio.to_thread(self._submit, request)
         try:
             await asyncio.gather(*(asyncio.wrap_future(row.done) for row in rows))
         except EngineError as error:

@@ -22,7 +22,7 @@ def listen(host: str, port: int) -> socket.socket:
         ServeError: the host is no address of this machine, or somebody has the port.
     """
     if not 0 <= port <= 65535:  # getaddrinfo would take it modulo 65536
-        raise ServeError(f"there is no port {port} at {host}: choose one from 1 to 65535, or 0 for any free one")
+        raise ServeError(f"there is no port {port} at {host}: choose 1 to 65535, or 0 for any free one")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         sock = socket.socket(family, kind, protocol)

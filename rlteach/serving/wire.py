@@ -143,6 +143,11 @@ class ChatRequest(_Strict):
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
     @property
+    def brief(self) -> bool:
+        """Read and encoded in less time than a thread takes to start on it: short, and no grammar."""
+        return self.schema_wanted is None and not self.tools and sum(len(m.text) for m in self.messages) < 4e3
+
+    @property
     def offered(self) -> list[dict[str, Any]]:
         """The tools that the model may call."""
         if self.tool_choice == "none":
