@@ -90,7 +90,7 @@ def loss_over_the_whole_sequence(patch: Patch) -> None:
 
 
 def padding_attended_in_prefill(patch: Patch) -> None:
-    instead(patch, sampler, "_forward", lambda original, model, ids, mask, cache: original(
+    instead(patch, sampler, "forward", lambda original, model, ids, mask, cache: original(
         model, ids, torch.ones_like(mask), cache))
 
 
@@ -104,7 +104,7 @@ def stop_token_not_trained(patch: Patch) -> None:
 
 
 def noise_from_a_shared_stream(patch: Patch) -> None:
-    patch.setattr(sampler, "_noise", lambda key, count: torch.rand(count, dtype=torch.float64))
+    patch.setattr(sampler, "noise_of", lambda key, count: torch.rand(count, dtype=torch.float64))
 
 
 def keys_from_the_clock(patch: Patch) -> None:

@@ -6,6 +6,7 @@ is encoded as those ten characters.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -47,11 +48,12 @@ def encode_chat(
         raise ModelError(f"the chat template cannot be used ({error}): mend chat_template, or take a "
                          "model whose tokenizer has one") from None
     ids: list[int] = []
-    for hole, content in typed.items():
-        before, text = text.split(hole, 1)
-        ids += tokenizer.encode(before, add_special_tokens=False)
-        ids += tokenizer.encode(content, add_special_tokens=False, split_special_tokens=True)
-    return ids + tokenizer.encode(text, add_special_tokens=False)
+    # a template may leave a message out, repeat it, or put it elsewhere
+    pieces = re.split(f"({'|'.join(map(re.escape, typed))})", text) if typed else [text]
+    for piece in pieces:
+        ids += tokenizer.encode(typed.get(piece, piece), add_special_tokens=False,
+                                split_special_tokens=piece in typed)
+    return ids
 
 
 def stop_ids(tokenizer: Any, stop_tokens: Sequence[str]) -> tuple[int, ...]:

@@ -74,8 +74,8 @@ def _decode(
     params: SamplingParams,
 ) -> list[Completion]:
     device, limit = model.device, params.max_new_tokens
-    cache, logits, mask = _prefill(model, prompts, [prompt for prompt, _ in rows])
-    noise = torch.stack([_noise(key, limit) for _, key in rows])  # [N, max_new]
+    cache, logits, mask = prefill(model, prompts, [prompt for prompt, _ in rows])
+    noise = torch.stack([noise_of(key, limit) for _, key in rows])  # [N, max_new]
     ids = torch.zeros(len(rows), limit, dtype=torch.long, device=device)
     logprobs = torch.zeros(len(rows), limit, device=device)
     length = torch.full((len(rows),), limit, device=device)
@@ -100,7 +100,7 @@ def _decode(
             cache.batch_select_indices(kept)
             row, chosen, mask = row[kept], chosen[kept], mask[kept]
         mask = torch.cat([mask, mask.new_ones(len(row), 1)], 1)
-        logits = _forward(model, chosen[:, None], mask, cache)
+        logits = forward(model, chosen[:, None], mask, cache)
     return _collect(ids, logprobs, length, supports, params)
 
 
@@ -122,11 +122,11 @@ def _draw(logprobs: Tensor, uniform: Tensor, temperature: float) -> Tensor:
     return at[:, 0].clamp(max=logprobs.shape[-1] - 1)
 
 
-def _noise(key: int, count: int) -> Tensor:
+def noise_of(key: int, count: int) -> Tensor:
     return torch.rand(count, generator=torch.Generator().manual_seed(key), dtype=torch.float64)
 
 
-def _prefill(
+def prefill(
     model: torch.nn.Module, prompts: Sequence[Sequence[int]], owners: list[int]
 ) -> tuple[DynamicCache, Tensor, Tensor]:
     """Run each prompt once, padded on the left, and give every answer a copy of its state."""
@@ -138,14 +138,14 @@ def _prefill(
         ids[line, longest - len(prompts[p]) :] = torch.tensor(prompts[p])
         mask[line, longest - len(prompts[p]) :] = 1
     cache = DynamicCache(config=model.config)
-    logits = _forward(model, ids, mask, cache)
+    logits = forward(model, ids, mask, cache)
     line_of = {p: line for line, p in enumerate(used)}
     copies = torch.tensor([line_of[p] for p in owners], device=model.device)
     cache.batch_select_indices(copies)
     return cache, logits[copies], mask[copies]
 
 
-def _forward(model: torch.nn.Module, ids: Tensor, mask: Tensor, cache: DynamicCache) -> Tensor:
+def forward(model: torch.nn.Module, ids: Tensor, mask: Tensor, cache: DynamicCache) -> Tensor:
     """Logits of the next token. ids [N, new], mask [N, old + new] -> [N, V]"""
     positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
     # transformers 5.20 renamed the argument: one of the two names exists

@@ -21,6 +21,7 @@ def truncate(logits: Tensor, top_k: int, top_p: float) -> Tensor:
         ordered, order = logits.sort(dim=-1, descending=True)
         probs = ordered.softmax(-1)
         cut = probs.cumsum(-1) - probs >= top_p  # the token that crosses top_p stays
+        cut[:, 0] = False  # also where top_p is below the smallest float32
         logits = logits.masked_fill(cut.scatter(-1, order, cut), -torch.inf)
     return logits
 
