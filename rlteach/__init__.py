@@ -22,6 +22,13 @@ _WHERE = {
     "rlteach.policy.registry": ("ModelError", "embedded_models"),
     "rlteach.policy.token_reward_model": ("TokenRewardModel",),
     "rlteach.judger.rule": ("RuleJudger",),
+    "rlteach.judger.llm": ("LLMJudger",),
+    "rlteach.judger.hosts": ("JudgeError",),
+    "rlteach.judger.compose": (
+        "RandomJudger", "Router", "RuleThenLLM", "agrade", "graders", "register_judger"),
+    "rlteach.policy.engine": ("Engine",),
+    "rlteach.serving.server": ("serve",),
+    "rlteach.serving.fake_judge": ("FakeJudge",),
     "rlteach.training.data": ("DataError", "load_samples"),
     "rlteach.training.evaluate": ("Evaluation", "evaluate"),
     "rlteach.training.metrics": ("table",),

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from rlteach.config import Config, ConfigError
 from rlteach.presets import PRESETS
+from rlteach.serving.command import serve_command
 
 if TYPE_CHECKING:
     from rlteach.training.experiment import Experiment
@@ -173,6 +174,9 @@ def models() -> None:
         count = "not stated" if m["parameters"] is None else f"{m['parameters']:,}"
         table.add_row(m["name"], count, size, accuracy, m["purpose"] or "")
     console.print(table)
+
+
+app.command("serve")(serve_command)
 
 
 def parse_settings(settings: list[str] | None, seed: int | None = None) -> dict[str, Any]:
