@@ -176,7 +176,8 @@ def grade_in_threads(judger: RuleJudger) -> list[str]:
 def test_a19_from_threads_event_loops_and_callbacks() -> None:
     """No signal is used, so there is no main thread to be in."""
     wanted = ["incorrect" if k % 2 else "correct" for k in range(1, 25)]
-    judger = RuleJudger()
+    verifier = shared_verifier()
+    judger, before = RuleJudger(), dict(verifier.failures)
     assert grade_in_threads(judger) == wanted
 
     async def task() -> list[str]:
@@ -191,7 +192,8 @@ def test_a19_from_threads_event_loops_and_callbacks() -> None:
     timer.start()
     timer.join(HANG)
     assert said == wanted
-    assert shared_verifier().failures == {}
+    assert verifier is shared_verifier()
+    assert verifier.failures == before
 
 
 def test_h04_from_a_notebook_whose_main_cannot_be_imported_again(tmp_path: Path) -> None:

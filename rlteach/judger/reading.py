@@ -153,8 +153,10 @@ def read_equation(text: str, depth: int) -> Form | None:
         return Named(sides[1], structure(sides[0], depth + 1), text)
     numbers = [read_number(side) for side in sides]
     if all(isinstance(number, Number) for number in numbers):
-        different = len({number.value for number in numbers if isinstance(number, Number)}) > 1
-        return Items("list", tuple(n for n in numbers if n), text) if different else numbers[-1]
+        values = [number for number in numbers if isinstance(number, Number)]
+        if len({number.value for number in values}) > 1:
+            return Items("list", tuple(values), text)
+        return next((number for number in values if number.worked), values[-1])
     return Opaque(text, prose=is_prose(text))
 
 
