@@ -232,7 +232,7 @@ def constants(count: int, seed: int) -> Counter[str]:
 
 
 def test_t8_constants_against_fifty_digits() -> None:
-    seen = constants(120, 0)
+    seen = constants(90, 0)
     assert seen["equal: correct"] > 20
     assert seen["different: incorrect"] > 20
 

@@ -16,6 +16,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 from rlteach.judger.forms import Form, Items, Limit, Named, Opaque, Word, is_interval, squeezed
+from rlteach.judger.numerals import has_chinese_digit
 from rlteach.judger.quantity import Based, Number
 from rlteach.judger.units import LETTERS, Unit
 
@@ -60,6 +61,8 @@ def same(gold: Form, answer: Form, lenient: bool = False, leaf: Leaf = unknown) 
         return True if len(both) == 1 else False if both in _OPPOSITES else None
     if isinstance(gold, Limit) and isinstance(answer, Limit):
         return gold.sign == answer.sign
+    if any(isinstance(form, Word) and has_chinese_digit(form.text) for form in (gold, answer)):
+        return None  # 一百二个 may mean a number
     return False  # a number, a word and infinity are never the same
 
 

@@ -85,7 +85,7 @@ def with_tail(number: Number, tail: str) -> Number | None:
     spaced, tail = tail[:1] == " ", tail.strip()
     if not tail or (_ORDINAL.fullmatch(tail) and number.value.denominator == 1 and not spaced):
         return number
-    if tail in ("%", "percent", "per cent"):
+    if tail in ("%", "percent", "per cent", "percentage", "pct"):
         return replace(number, value=number.value / 100, percent=True)
     scale, tail = read_scale(tail)
     number = replace(number, value=checked(number.value * scale))

@@ -11,7 +11,7 @@ from rlteach.judger.arithmetic import TooLargeError
 from rlteach.judger.forms import Form, Items, Limit, Named, Opaque, Word, is_interval, squeezed
 from rlteach.judger.guards import LONGEST
 from rlteach.judger.notation import closes, plain, split
-from rlteach.judger.numerals import has_chinese_digit
+from rlteach.judger.numerals import is_chinese_numeral
 from rlteach.judger.quantity import Number, read_number
 from rlteach.judger.units import Unit, read_unit
 
@@ -71,7 +71,7 @@ def structure(text: str, depth: int) -> Form:
         return found
     if match := _INFINITY.fullmatch(text):
         return Limit(-1 if match[1] == "-" else 1)
-    if _LETTERS.fullmatch(text) and not has_chinese_digit(text):
+    if _LETTERS.fullmatch(text) and not is_chinese_numeral(text):
         return Word(text.casefold())
     front, unit = without_unit(text)
     return Opaque(front, prose=is_prose(front), unit=unit)
