@@ -275,7 +275,7 @@ REWRITES: dict[str, Rewrite] = {
     "fbox": lambda _, t: rf"\fbox{{{t}}}",
     "full-width digits": wide,
     "U+2212": lambda _, t: t.replace("-", "\u2212"),
-    "left and right": lambda _, t: t.replace("(", r"\left(").replace(")", r"\right)"),
+    "left and right": lambda _, t: t if r"\(" in t else t.replace("(", r"\left(").replace(")", r"\right)"),
     "displaystyle": lambda _, t: rf"\displaystyle {t}",
     "thin spaces": lambda _, t: t.replace(", ", r",\, ").replace("+", r"\,+\,"),
     "bold": lambda _, t: f"**{t}**",

@@ -27,6 +27,9 @@ def check(gold: str, answer: str, lenient: bool) -> bool | None:
         os._exit(1)
     if answer == "sleep":
         time.sleep(60)
+    if answer == "nap":
+        time.sleep(0.5)
+        return True
     if answer == "power":  # one call into C: no signal handler runs before it returns
         return len(str(10 ** (10**9))) == 0
     if answer == "memory":

@@ -58,39 +58,14 @@ def test_t6_any_text_gets_one_of_three_verdicts(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [], "an answer was executed"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "{",
-        "}",
-        "(",
-        "\\",
-        "$",
-        "9",
-        "9,",
-        "\\boxed{",
-        "answer is ",
-        " ",
-        "a",
-        "是",
-        "1/",
-        "\\frac",
-        "<",
-        "=",
-        "\\pm",
-        ";",
-        "\\{1,",
-        "**Final Answer**",
-        "</think>",
-        "\n",
-        "√",
-        "一",
-    ],
-)
+@pytest.mark.parametrize("text", [
+    "{", "}", "(", "\\", "$", "9", "9,", "\\boxed{", "answer is ", " ", "a", "是", "1/", "\\frac", "<", "<a",
+    "=", "\\pm", ";", "\\{1,", "**Final Answer**", "</think>", "\n", "√", "一", "*"])
 def test_t6_a_megabyte_of_anything_is_graded_in_linear_time(text: str) -> None:
-    response = text * (1_000_000 // len(text))
+    response = text * (1_000_000 // len(text)) + text[:1] * 3 + " 5 x"
     began = time.process_time()
-    for whole in (response, rf"\boxed{{{response}", rf"\boxed{{{response}}}", f"The answer is {response}"):
+    for whole in (response, rf"\boxed{{{response}", rf"\boxed{{{response}}}", f"The answer is {response}",
+                  f"The answer is 5{response}x", rf"\boxed{response}{{5}}"):
         assert graded("4", whole, RuleJudger()).status != "correct"
     assert RuleJudger().grade_text(("4",), response[:1000]).status != "correct"
     assert RuleJudger().grade_text((response,), "4").status == "unscorable"
@@ -257,7 +232,7 @@ def constants(count: int, seed: int) -> Counter[str]:
 
 
 def test_t8_constants_against_fifty_digits() -> None:
-    seen = constants(120, 0)
+    seen = constants(90, 0)
     assert seen["equal: correct"] > 20
     assert seen["different: incorrect"] > 20
 

@@ -100,10 +100,11 @@ def test_a20_in_the_judger_a_failure_is_unscorable(broken: Verifier) -> None:
 
 def test_the_next_answer_is_never_that_of_the_one_before(broken: Verifier) -> None:
     """A reply that comes after its time limit goes to nobody."""
+    broken.timeout = 0.3
     for i in range(3):
-        assert broken.check("a", "sleep").verdict is None
-        assert broken.check(str(i), str(i)).verdict is True
+        assert broken.check("a", "nap").verdict is None, "it answers True, after half a second"
         assert broken.check(str(i), "other").verdict is False
+        assert broken.check(str(i), str(i)).verdict is True
 
 
 # processes ----------------------------------------------------------------------------------------
@@ -176,7 +177,8 @@ def grade_in_threads(judger: RuleJudger) -> list[str]:
 def test_a19_from_threads_event_loops_and_callbacks() -> None:
     """No signal is used, so there is no main thread to be in."""
     wanted = ["incorrect" if k % 2 else "correct" for k in range(1, 25)]
-    judger = RuleJudger()
+    verifier = shared_verifier()
+    judger, before = RuleJudger(), dict(verifier.failures)
     assert grade_in_threads(judger) == wanted
 
     async def task() -> list[str]:
@@ -191,7 +193,8 @@ def test_a19_from_threads_event_loops_and_callbacks() -> None:
     timer.start()
     timer.join(HANG)
     assert said == wanted
-    assert shared_verifier().failures == {}
+    assert verifier is shared_verifier()
+    assert verifier.failures == before
 
 
 def test_h04_from_a_notebook_whose_main_cannot_be_imported_again(tmp_path: Path) -> None:
@@ -211,8 +214,7 @@ def test_h04_from_a_notebook_whose_main_cannot_be_imported_again(tmp_path: Path)
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(code), encoding="utf-8")
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    for command, text in (([str(script)], None), (["-"], textwrap.dedent(code)),
-                          (["-c", textwrap.dedent(code)], None)):
+    for command, text in (([str(script)], None), (["-"], textwrap.dedent(code))):
         done = subprocess.run([sys.executable, *command], input=text, capture_output=True, text=True, env=env,
                               cwd=tmp_path, check=False)
         assert (done.stdout, done.stderr) == ("ran\n1.0\n", "")
@@ -343,6 +345,6 @@ def test_the_same_verdict_every_time() -> None:
     with Verifier(jobs_per_worker=10) as verifier:
         judger = RuleJudger(verifier=verifier)
         first = [judger.grade_text(*pair) for pair in pairs]
-        for _ in range(3):
+        for _ in range(2):
             assert [judger.grade_text(*pair) for pair in reversed(pairs)] == first[::-1]
     assert "".join(found.status[0] for found in first) == "ccicci", "c(orrect), i(ncorrect)"

@@ -149,7 +149,8 @@ def test_a09_every_part_is_asked_for() -> None:
 
 
 def test_a11_an_answer_that_was_taken_out_of_its_box_already() -> None:
-    assert RuleJudger().grade_text(("5",), "5").status == "correct"
+    for gold, answer in (("5", "5"), ("5", r"\boxed{5}"), (r"\boxed{5}", "5"), (r"$\boxed{\frac12}$", "0.5")):
+        assert RuleJudger().grade_text((gold,), answer).status == "correct"
     assert status("5", "5") == "correct"
 
 
@@ -307,6 +308,10 @@ def test_a_noun_of_the_question_is_what_is_counted() -> None:
     assert status("12", "13 candles", question="How many candles are left?") == "incorrect"
     assert status("12", "12 dozen", question="How many dozen?") == "incorrect"
     assert status("12", "12 more", question="How many more?") != "correct"
+    assert status("12", "12 m", question="How many marks? Say m.") == "unscorable", "m may be a variable"
+    assert status("12", "12 and", question="Candles and lamps?") != "correct"
+    assert status("12", "12 can", question="How many candles are left?") == "unscorable"
+    assert status("12", "12 支蜡烛", question="还剩多少支蜡烛？") != "incorrect"
     assert status("12", "12 candles", question="How many lights are left?") == "unscorable"
 
 

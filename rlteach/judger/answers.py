@@ -17,6 +17,7 @@ _PHRASE = re.compile(
     r"(?:^|(?<![a-z]))answer(?:\s{1,3}is\b|\*{0,2}\s?[:：])|答案(?:\s?[是为]|\s?[:：])", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"[.!?](?=[\s*<]|$)|[。！？\n]|,?\s(?:because|since)\s")
 _TAIL = re.compile(r"(?:\s|<[^<>\s]{1,40}>)+$")  # white space, and stop words such as <|im_end|>
+_LONGEST = 5_000  # characters
 _LEAD = re.compile(r"[\s:：*=]*")
 
 
@@ -69,7 +70,8 @@ def announced(text: str) -> str | None:
     if last is None:
         return None
     begin = _LEAD.match(text, last).end()  # type: ignore[union-attr]
-    end = _SENTENCE_END.search(text, begin)
-    found = text[begin:len(text) if end is None else end.start()]
+    text = text[begin:begin + _LONGEST]  # more than that is no answer, and is cut before it costs time
+    end = _SENTENCE_END.search(text)
+    found = text if end is None else text[:end.start()]
     found = _TAIL.sub("", found.rstrip("*_` \t\r")).strip("*_` \t\r")
     return found or None

@@ -16,6 +16,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 from rlteach.judger.forms import Form, Items, Limit, Named, Opaque, Word, is_interval, squeezed
+from rlteach.judger.numerals import has_chinese_digit
 from rlteach.judger.quantity import Based, Number
 from rlteach.judger.units import LETTERS, Unit
 
@@ -48,7 +49,7 @@ def same(gold: Form, answer: Form, lenient: bool = False, leaf: Leaf = unknown) 
     if isinstance(gold, Items) or isinstance(answer, Items):
         return same_items(gold, answer, lenient, leaf)
     if isinstance(gold, Opaque) or isinstance(answer, Opaque):
-        if different_units(gold, answer):
+        if different_units(gold, answer) or one_in_degrees(gold, answer):
             return None
         if isinstance(gold, Opaque) and isinstance(answer, Opaque) \
                 and squeezed(gold.text) == squeezed(answer.text):
@@ -60,12 +61,20 @@ def same(gold: Form, answer: Form, lenient: bool = False, leaf: Leaf = unknown) 
         return True if len(both) == 1 else False if both in _OPPOSITES else None
     if isinstance(gold, Limit) and isinstance(answer, Limit):
         return gold.sign == answer.sign
+    if any(isinstance(form, Word) and has_chinese_digit(form.text) for form in (gold, answer)):
+        return None  # 一百二个 may mean a number
     return False  # a number, a word and infinity are never the same
 
 
 def different_units(gold: Form, answer: Form) -> bool:
     units = [form.unit for form in (gold, answer) if isinstance(form, Opaque | Number) and form.unit]
     return len(units) == 2 and units[0] != units[1] and "count" not in (units[0][0], units[1][0])
+
+
+def one_in_degrees(gold: Form, answer: Form) -> bool:
+    r"""45^\circ against \frac{\pi}{4}: whether that is an angle in radians is not said."""
+    units = [form.unit for form in (gold, answer) if isinstance(form, Opaque | Number)]
+    return len(units) == 2 and None in units and any(unit and unit[0] == "angle" for unit in units)
 
 
 def same_number(gold: Number, answer: Number, lenient: bool) -> Verdict:
@@ -125,12 +134,12 @@ def in_ten(number: Based) -> int | None:
 
 
 def same_named(gold: Form, answer: Form, lenient: bool, leaf: Leaf) -> Verdict:
-    """x = 5 is 5, and is not y = 5. An equation in several unknowns is left to the symbolic check."""
+    """x = 5 is 5; whether it is y = 5 is not known. Other equations are left to the symbolic check."""
     if isinstance(gold, Named) and isinstance(answer, Named):
         if gold.name == answer.name:
             return same(gold.item, answer.item, lenient, leaf)
         value = same(gold.item, answer.item, lenient, leaf)
-        return False if value is not None else leaf(gold, answer)
+        return None if value else value if value is False else leaf(gold, answer)
     named, other = (gold, answer) if isinstance(gold, Named) else (answer, gold)
     assert isinstance(named, Named)
     if isinstance(other, Opaque) and not other.prose and any(sign in other.text for sign in "=<>"):
@@ -146,8 +155,8 @@ def same_items(gold: Form, answer: Form, lenient: bool, leaf: Leaf) -> Verdict:
     if len(gold.items) > MOST_ITEMS or len(answer.items) > MOST_ITEMS:
         return None
     if gold.kind in _ANY_ORDER and answer.kind in _ANY_ORDER:
-        if "and" in (gold.kind, answer.kind) and gold.kind != answer.kind:
-            return None
+        if "and" in (gold.kind, answer.kind):
+            return same_by_name(gold, answer, lenient, leaf)
         return same_in_any_order(distinct(gold), distinct(answer), lenient, leaf)
     in_order = same_in_order(gold.items, answer.items, lenient, leaf)
     if gold.kind == answer.kind:
@@ -158,6 +167,16 @@ def same_items(gold: Form, answer: Form, lenient: bool, leaf: Leaf) -> Verdict:
     if kinds == {"()", "list"} and lenient and in_order:
         return True
     return None if in_order is not False else False
+
+
+def same_by_name(gold: Items, answer: Items, lenient: bool, leaf: Leaf) -> Verdict:
+    """x = 1, y = 2 in any order, as long as both sides name the same things."""
+    named = [{item.name: item for item in side.items if isinstance(item, Named)} for side in (gold, answer)]
+    if gold.kind != answer.kind or named[0].keys() != named[1].keys() \
+            or any(len(n) != len(side.items) for n, side in zip(named, (gold, answer), strict=True)):
+        return None
+    names = sorted(named[0])
+    return same_in_order(tuple(named[0][n] for n in names), tuple(named[1][n] for n in names), lenient, leaf)
 
 
 def same_as_single(gold: Form, answer: Form, lenient: bool, leaf: Leaf) -> Verdict:

@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Literal
 from unicodedata import category
 
+from rlteach.judger.answers import last_box
 from rlteach.judger.arithmetic import NoValueError, TooLargeError
 from rlteach.judger.exact import Verdict, same
 from rlteach.judger.forms import Based, Form, Items, Named, Number, Opaque, Word, squeezed
@@ -34,6 +35,7 @@ _SOME_NUMBER = re.compile(r"\d|[零一二三四五六七八九十百千万亿两
 def grade_answer(golds: Sequence[str], answer: str, question: str = "", mode: Mode = "strict",
                  verifier: Verifier | None = None) -> Judgement:
     """Grade one final answer, which is already out of its box; any of the gold answers will do."""
+    answer, golds = unboxed(answer), [unboxed(gold) for gold in golds]
     shown = answer if len(answer) <= 200 else answer[:200] + "..."
     shown = " ".join(shown.split())
     read_golds = [read_gold(gold) for gold in golds]
@@ -52,7 +54,7 @@ def grade_answer(golds: Sequence[str], answer: str, question: str = "", mode: Mo
         return incorrect(f"not a number: {shown}")
     except (TooLargeError, RecursionError) as error:
         return unscorable(f"too large to work out ({error}): {shown}")
-    if isinstance(form, Number) and form.noun and form.noun.casefold() in question.casefold():
+    if isinstance(form, Number) and len(form.noun) > 1 and has_word(question, form.noun):
         form = replace(form, noun="")  # a noun of the question is what is counted
     case = Case(answer, form, question, mode, shown)
     return case.judge(golds, read_golds, verifier)
@@ -123,7 +125,7 @@ class Case:
 
 def gold_problem(golds: Sequence[str]) -> Judgement | None:
     """What is said of every answer when no gold answer can be read."""
-    if any(read_gold(gold) is not None for gold in golds):
+    if any(read_gold(unboxed(gold)) is not None for gold in golds):
         return None
     named = ", ".join(repr(gold[:80]) for gold in golds) or "missing"
     return unscorable(f"the gold answer cannot be read: {named}")
@@ -174,6 +176,18 @@ def opaque(form: Form) -> bool:
     if isinstance(form, Named):
         return opaque(form.item)
     return isinstance(form, Opaque) and not form.prose
+
+
+def has_word(text: str, word: str) -> bool:
+    """Whole words, in any case; a word of Chinese has no blanks around it."""
+    edge = r"\b" if word.isascii() else ""
+    return re.search(f"{edge}{re.escape(word)}{edge}", text, re.IGNORECASE) is not None
+
+
+def unboxed(text: str) -> str:
+    """An answer that still is in its box, out of it (A11: and one that is not, as it is)."""
+    inside = last_box(text) if "\\boxed" in text or "\\fbox" in text else None
+    return text if inside is None else inside
 
 
 def has_content(text: str) -> bool:

@@ -17,7 +17,7 @@ LARGEST_FACTORIAL = 300
 
 _CODE = re.compile(
     r"__|\bimport\b|\blambda\b|\beval\b|\bexec\b|\bgetattr\b|\bglobals\b|\bopen ?\("
-    r"|[A-Za-z_)\]]\.[A-Za-z_]{2,}|\$\(|;\s*(?:rm|import)\b"
+    r"|[A-Za-z_)\]]\.[A-Za-z_]{2,}|;\s*(?:rm|import)\b"
     r"|\\(?:input|include|write|read|def|csname|catcode|openin|immediate)(?![a-zA-Z])")
 _COMMANDS = frozenset((
     "frac", "sqrt", "binom", "pi", "alpha", "beta", "gamma", "delta", "epsilon", "theta", "lambda", "mu",
@@ -28,7 +28,7 @@ _COMMAND = re.compile(r"\\([a-zA-Z]+)")
 _STRANGE = re.compile(r"[\"'`;,@#&%?:~]|\\[^a-zA-Z{}|]|\d ?_|\d +\d|\d ?\\frac|[+*/^] ?[+*/^]|\^ ?-"
                       r"|[^\x00-\x7f]")
 # What the parser takes for a mixed number or for a longer denominator: 2(3) is 5 to it, 1/2x is 1/(2x).
-_MISREAD = re.compile(r"\d ?\{|(?:^|[^a-zA-Z^_\]} ]) ?\{|[\^_] ?\{[^{}]*\} ?\{|/ ?\d+ ?[a-zA-Z\\(]")
+_MISREAD = re.compile(r"\d ?\{|(?:^|[^a-zA-Z^_\]} ]) ?\{|[\^_] ?\{[^{}]*\} ?\{|/ ?\d+ ?[a-zA-Z\\(]|! ?\d")
 _PRODUCT = re.compile(r"[\d)}] ?\(")
 _INTEGER = re.compile(r"\d+")
 _FACTORIAL = re.compile(r"(\d*)\s*!")

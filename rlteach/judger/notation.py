@@ -28,7 +28,7 @@ _DROPPED = re.compile(
     r"(\\\\)(?:\[[^\]]{1,8}\])?|\\left(?![a-zA-Z])|\\right(?![a-zA-Z])|\\[bB]igg?[lrm]?(?![a-zA-Z])|\\displaystyle(?![a-zA-Z])|\\limits"
     r"(?![a-zA-Z])|\\!|\\[()\[\]]|\$|\*\*(?=\s*$)|^\s*\*\*|`")
 _SPACES = re.compile(r"(\\\\)|\\[,;: >]|\\quad(?![a-zA-Z])|\\qquad(?![a-zA-Z])|~|\s")
-_THOUSANDS = re.compile(r"(?<=\d)(?:,\\!|\{,\}|\\,)(?=\d{3}(?!\d))")
+_THOUSANDS = re.compile(r"(?<=\d)(?:,\\!| ?\{ ?, ?\} ?|\\,)(?=\d{3}(?!\d))")
 _TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|textup|mathrm|mathbf|mathit|mbox|hbox|rm|bf|operatorname)"
                    r"\s*\{([^{}]*)\}")
 _NAMES = re.compile(r"\\(d|t|c)frac(?![a-zA-Z])|\\(le|ge|ne)q(?![a-zA-Z])|\\(le|ge)qslant(?![a-zA-Z])"

@@ -22,8 +22,9 @@ _BASED = re.compile(r"([0-9A-Za-z]+) ?_ ?(?:\{ ?(\d{1,2}) ?\}|(\d{1,2}))")
 _NOUN = re.compile(r"[^\W\d_]{2,}(?:[ -][^\W\d_]{2,}){0,3}|[mgshL]")
 _CHANGES_THE_VALUE = frozenset((
     "or", "and", "more", "less", "fewer", "times", "squared", "cubed", "factorial", "over", "mod",
-    "base", "if", "when", "but", "not", "than", "half", "pair", "pairs", "is", "to", "plus", "minus",
-    "by", "of", "about", "approximately", "remainder", "with", "without", "each", "per", "score"))
+    "base", "if", "when", "but", "not", "than", "half", "halves", "third", "thirds", "fourths",
+    "quarters", "fifths", "tenths", "hundredths", "pair", "pairs", "is", "to", "plus", "minus", "by",
+    "of", "about", "approximately", "remainder", "with", "without", "each", "per", "score"))
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ def with_tail(number: Number, tail: str) -> Number | None:
     spaced, tail = tail[:1] == " ", tail.strip()
     if not tail or (_ORDINAL.fullmatch(tail) and number.value.denominator == 1 and not spaced):
         return number
-    if tail in ("%", "percent", "per cent"):
+    if tail in ("%", "percent", "per cent", "percentage", "pct"):
         return replace(number, value=number.value / 100, percent=True)
     scale, tail = read_scale(tail)
     number = replace(number, value=checked(number.value * scale))

@@ -11,7 +11,7 @@ from rlteach.judger.arithmetic import TooLargeError
 from rlteach.judger.forms import Form, Items, Limit, Named, Opaque, Word, is_interval, squeezed
 from rlteach.judger.guards import LONGEST
 from rlteach.judger.notation import closes, plain, split
-from rlteach.judger.numerals import has_chinese_digit
+from rlteach.judger.numerals import is_chinese_numeral
 from rlteach.judger.quantity import Number, read_number
 from rlteach.judger.units import Unit, read_unit
 
@@ -71,7 +71,7 @@ def structure(text: str, depth: int) -> Form:
         return found
     if match := _INFINITY.fullmatch(text):
         return Limit(-1 if match[1] == "-" else 1)
-    if _LETTERS.fullmatch(text) and not has_chinese_digit(text):
+    if _LETTERS.fullmatch(text) and not is_chinese_numeral(text):
         return Word(text.casefold())
     front, unit = without_unit(text)
     return Opaque(front, prose=is_prose(front), unit=unit)
@@ -153,8 +153,10 @@ def read_equation(text: str, depth: int) -> Form | None:
         return Named(sides[1], structure(sides[0], depth + 1), text)
     numbers = [read_number(side) for side in sides]
     if all(isinstance(number, Number) for number in numbers):
-        different = len({number.value for number in numbers if isinstance(number, Number)}) > 1
-        return Items("list", tuple(n for n in numbers if n), text) if different else numbers[-1]
+        values = [number for number in numbers if isinstance(number, Number)]
+        if len({number.value for number in values}) > 1:
+            return Items("list", tuple(values), text)
+        return next((number for number in values if number.worked), values[-1])
     return Opaque(text, prose=is_prose(text))
 
 

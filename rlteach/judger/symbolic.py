@@ -33,7 +33,7 @@ AGREE = sympy.Rational(1, 10**45)
 _POSITIVE = ("17/13", "29/11", "5/23", "41/19", "7/31", "3/37", "43/47", "53/59")
 _CONFIG = ConversionConfig(interpret_as_mixed_fractions=False, lowercase_symbols=False)
 _DECIMAL = re.compile(r"(?<![\d.])(\d*)\.(\d+)(?![\d.])")
-_BARE_E = re.compile(r"\^ ?e(?![a-zA-Z])")
+_BARE_EXPONENT = re.compile(r"\^ ?(e(?![a-zA-Z])|\d{2,})")  # x^10: its writer means x^{10}
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 
 
@@ -98,7 +98,7 @@ def latex(form: Form) -> str:
 @lru_cache(maxsize=512)
 def parse(text: str) -> Any:
     """A sympy object of the whole text; the grammar ends in EOF, so a prefix is an error."""
-    text = _BARE_E.sub("^{e}", _THOUSANDS.sub("", text))
+    text = _BARE_EXPONENT.sub(r"^{\1}", _THOUSANDS.sub("", text))
     if reason := too_heavy(text) or not_algebra(text):
         raise UnreadableError(reason)
     exact = _DECIMAL.sub(lambda m: rf"\frac{{{int(m[1] + m[2])}}}{{{10 ** len(m[2])}}}", text)

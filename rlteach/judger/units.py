@@ -31,7 +31,7 @@ mass 45359237/100000: lb lbs pound 磅
 mass 45359237/1600000: oz ounce 盎司
 time 1: sec second 秒 秒钟
 time 60: min minute 分钟
-time 3600: hr hour 小时
+time 3600: hr hour 小时 时
 time 86400: day 天 日
 time 604800: week 周 星期
 month 1: month 个月 月
@@ -41,9 +41,9 @@ volume 1/1000: ml mL milliliter millilitre 毫升
 volume 473176473/125000000: gallon 加仑
 dollar 1: dollar usd USD 美元
 dollar 1/100: cent ¢ 美分
-yuan 1: yuan rmb RMB 元 块 块钱 人民币
+yuan 1: yuan ¥ rmb RMB 元 块 块钱 人民币
 yuan 1/10: 角 毛
-euro 1: euro 欧元
+euro 1: euro € 欧元
 angle 1: degree ^\\circ 度
 temperature-c 1: ^\\circC celsius 摄氏度
 temperature-f 1: ^\\circF fahrenheit

@@ -65,12 +65,11 @@ class Worker:
         try:
             hello = self.lines.get(timeout=START_SECONDS)
         except queue.Empty:
-            hello = {"error": f"the worker process did not start within {START_SECONDS:.0f} s"}
-        if hello is None or not hello.get("ready"):
-            cause = "the worker process ended at once" if hello is None else hello["error"]
+            hello = None
+        if hello is not None and not hello.get("ready"):
             raise VerifierError("the symbolic check of answers needs math-verify, which does not work here: "
-                                f"{cause}; install it with: pip install 'math-verify>=0.9,<0.10'")
-        self.ready = True
+                                f"{hello['error']}; install it with: pip install 'math-verify>=0.9,<0.10'")
+        self.ready = hello is not None
 
     def run(self, gold: str, answer: str, lenient: bool, timeout: float) -> Outcome:
         """One job. A worker that did not answer in time or at all is of no more use."""
@@ -141,7 +140,8 @@ class Verifier:
         keep = False
         try:
             worker.wait_until_ready()
-            outcome = worker.run(gold, answer, lenient, self.timeout)
+            outcome = worker.run(gold, answer, lenient, self.timeout) if worker.ready else \
+                Outcome(None, f"start: the worker process ended, or was not ready in {START_SECONDS:.0f} s")
             cause = outcome.reason.partition(":")[0]
             keep = cause in ("", "not readable", "error") and worker.jobs < self.jobs_per_worker
         finally:  # also when the caller is interrupted: its answer would be taken for the next one's
