@@ -103,8 +103,10 @@ def test_s3_37_cancelling_and_interrupting_propagate_and_score_nothing() -> None
             server, timeout=600, attempt_timeout=600, in_flight=1) as judge:
         async def asked_and(give_up: Callable[[asyncio.Task], object], count: int) -> None:
             task = asyncio.ensure_future(judge.agrade(asked(boxed(7))))
-            while len(server.requests) < count:  # it comes only if the one before gave its place back
+            until = time.monotonic() + 30
+            while len(server.requests) < count and time.monotonic() < until:
                 await asyncio.sleep(0.01)
+            assert len(server.requests) == count, "the one before did not give its place back"
             give_up(task)
             await asyncio.wait_for(task, 0.05)
 
@@ -115,7 +117,8 @@ def test_s3_37_cancelling_and_interrupting_propagate_and_score_nothing() -> None
         before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
 
         def interrupt() -> None:
-            while len(server.requests) < 3:
+            until = time.monotonic() + 30
+            while len(server.requests) < 3 and time.monotonic() < until:
                 time.sleep(0.01)
             signal.raise_signal(signal.SIGINT)
 
