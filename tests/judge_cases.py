@@ -9,7 +9,7 @@ from rlteach.judger.llm import LLMJudger
 from rlteach.serving.fake_judge import FakeJudge
 from rlteach.types import Group, Judgement, Message, Sample, Trajectory
 
-QUICK = {"timeout": 5.0, "attempt_timeout": 0.5, "backoff": (0.01, 0.05)}
+QUICK = {"timeout": 20.0, "attempt_timeout": 5.0, "backoff": (0.01, 0.05)}
 
 
 def judger(server: FakeJudge | str, **arguments: Any) -> LLMJudger:

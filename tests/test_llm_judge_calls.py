@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -89,27 +90,39 @@ def test_submitted_groups_are_graded_meanwhile_and_asked_once() -> None:
         assert len(server.requests) == 20
         assert scores(judge.grade(batch[0])) == truth[0]  # collected once; now it is a new question
         assert len(server.requests) == 24
+        twice = asked(boxed(1), boxed(1), name="twice")
+        judge.submit(twice)
+        while judge._client.counts.calls < 25 or judge._client.hosts[0].in_flight:
+            time.sleep(0.01)
+        assert scores(judge.grade(twice)) == [0.0, 0.0]
+        assert len(server.requests) == 25, "the answer that came ahead of time is there for both"
 
 
 def test_s3_37_cancelling_and_interrupting_propagate_and_score_nothing() -> None:
     with FakeJudge(faults="silent", share=1) as server, judger(
-            server, timeout=60, attempt_timeout=60) as judge:
-        async def give_up() -> None:
-            await asyncio.wait_for(judge.agrade(asked(boxed(7))), 0.2)
+            server, timeout=600, attempt_timeout=600, in_flight=1) as judge:
+        async def asked_and(give_up: Callable[[asyncio.Task], object], count: int) -> None:
+            task = asyncio.ensure_future(judge.agrade(asked(boxed(7))))
+            until = time.monotonic() + 30
+            while len(server.requests) < count and time.monotonic() < until:
+                await asyncio.sleep(0.01)
+            assert len(server.requests) == count, "the one before did not give its place back"
+            give_up(task)
+            await asyncio.wait_for(task, 0.05)
 
         with pytest.raises(TimeoutError):
-            asyncio.run(give_up())
-
-        async def cancelled() -> None:
-            task = asyncio.ensure_future(judge.agrade(asked(boxed(7))))
-            await asyncio.sleep(0.1)
-            task.cancel()
-            await task
-
+            asyncio.run(asked_and(lambda task: None, 1))
         with pytest.raises(asyncio.CancelledError):
-            asyncio.run(cancelled())
+            asyncio.run(asked_and(asyncio.Task.cancel, 2))
         before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
-        threading.Timer(0.3, lambda: signal.raise_signal(signal.SIGINT)).start()
+
+        def interrupt() -> None:
+            until = time.monotonic() + 30
+            while len(server.requests) < 3 and time.monotonic() < until:
+                time.sleep(0.01)
+            signal.raise_signal(signal.SIGINT)
+
+        threading.Thread(target=interrupt).start()
         with pytest.raises(KeyboardInterrupt):
             judge.grade(asked(boxed(7)))
         signal.signal(signal.SIGINT, before)
@@ -238,6 +251,8 @@ def test_several_processes_share_a_cache(tmp_path: Path) -> None:
     cache = VerdictCache(file)
     assert len(cache) == 3 * 60 + 60
     assert cache.get("2/59") == Remembered(False, "r59", "x" * 2000)
+    cache.put("2/59", Remembered(True, "later", ""))
+    assert cache.get("2/59") == Remembered(False, "r59", "x" * 2000), "what was said first stays"
     cache.close()
 
 
