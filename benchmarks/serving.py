@@ -125,5 +125,5 @@ if __name__ == "__main__":
         row |= {"cpus": os.cpu_count(), "threads": os.environ.get("OMP_NUM_THREADS"),
                 "python": platform.python_version(), "load_average_after": round(os.getloadavg()[0], 1)}
         print(json.dumps(row), flush=True)
-        found[f"{arguments.model}, temperature {value:g}"] = row
+        found[f"{arguments.model}, temperature {value:g}{', json_schema' if arguments.schema else ''}"] = row
         RESULTS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

@@ -266,12 +266,12 @@ def test_a_full_queue_is_said() -> None:
     engine.close()
 
 
-def test_a_prompt_that_does_not_fit_names_both_lengths(engine: Engine) -> None:
-    assert engine.room([5] * 200, None) == 56
-    with pytest.raises(EngineError, match=r"200 tokens and max_tokens=57 .* 256 positions"):
-        engine.room([5] * 200, 57)
-    with pytest.raises(EngineError, match="256 positions"):
-        engine.room([5] * 256, None)
+def test_an_answer_gets_what_is_left_and_a_prompt_without_room_is_refused(engine: Engine) -> None:
+    """max_tokens is an upper bound: a judge that allows 512 tokens may ask a model of 256 positions."""
+    assert engine.room([5] * 200, None) == engine.room([5] * 200, 512) == 56
+    assert engine.room([5] * 200, 55) == 55
+    with pytest.raises(EngineError, match=r"256 tokens leave no room .* 256 positions"):
+        engine.room([5] * 256, 1)
 
 
 # typed text ---------------------------------------------------------------------------------------

@@ -168,7 +168,7 @@ def test_a_stream_says_what_the_whole_answer_says(client: openai.OpenAI, fields:
 
 
 def test_what_is_wrong_with_a_stream_is_a_status(client: openai.OpenAI) -> None:
-    assert refused(client, stream=True, max_tokens=5000).status_code == 400
+    assert refused(client, stream=True, messages=[{"role": "user", "content": "x" * 500}]).status_code == 400
 
 
 def test_a_stream_that_nobody_reads_on_leaves_the_batch(server: Server, client: openai.OpenAI) -> None:
@@ -336,11 +336,13 @@ def test_another_model_is_404_with_the_name_that_is_served(client: openai.OpenAI
     assert "'tiny'" in error.message
 
 
-def test_a_text_that_is_too_long_names_the_lengths(client: openai.OpenAI) -> None:
-    for fields in ({"messages": [{"role": "user", "content": "x" * 500}]}, {"max_tokens": 9999}):
-        error = refused(client, **fields)
-        assert (error.status_code, error.code) == (400, "context_length_exceeded")
-        assert "256 positions" in error.message
+def test_a_text_without_room_for_an_answer_names_the_lengths(client: openai.OpenAI) -> None:
+    error = refused(client, messages=[{"role": "user", "content": "x" * 500}])
+    assert (error.status_code, error.code) == (400, "context_length_exceeded")
+    assert "256 positions" in error.message
+    cut = ask(client, messages=[{"role": "user", "content": "x" * 230}], max_tokens=9999, n=9)
+    assert {choice.finish_reason for choice in cut.choices} <= {"stop", "length"}
+    assert cut.usage.completion_tokens <= 9 * (256 - cut.usage.prompt_tokens)
 
 
 def test_typed_control_tokens_reach_the_model_as_text(client: openai.OpenAI) -> None:

@@ -97,20 +97,20 @@ class Engine:
             return self.tokenizer.decode(ids, **options)
 
     def room(self, prompt: Sequence[int], max_tokens: int | None) -> int:
-        """max_tokens, or what the model has left.
+        """How long the answer may get: max_tokens, and no more than the model's positions have left.
 
         Raises:
-            EngineError: prompt and max_tokens do not fit the model's positions.
+            EngineError: there is no prompt, or it fills the model's positions.
         """
         if not prompt:
             raise EngineError("messages: the chat template makes an empty prompt of them")
         if self.limit is None:
             return max_tokens or self.policy.config.max_new_tokens
         left = self.limit - len(prompt)
-        if left < (max_tokens or 1):
-            raise EngineError(f"messages: {len(prompt)} tokens and max_tokens={max_tokens or 1} do not fit "
-                              f"the model's {self.limit} positions: shorten the messages or lower max_tokens")
-        return max_tokens or left
+        if left < 1:
+            raise EngineError(f"messages: {len(prompt)} tokens leave no room for an answer in the model's "
+                              f"{self.limit} positions: shorten them")
+        return min(max_tokens or left, left)
 
     def submit(self, prompt: Sequence[int], params: RowParams, seed: int, count: int = 1, *,
                schema: Mapping[str, Any] | None = None, watch: Callable[[], None] | None = None) -> list[Row]:
