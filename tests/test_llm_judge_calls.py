@@ -289,7 +289,7 @@ def test_a_damaged_cache_is_named_with_its_remedy(tmp_path: Path) -> None:
 
 def test_a_full_disk_costs_the_memory_and_not_the_verdict(tmp_path: Path) -> None:
     with FakeJudge() as server, judger(server, cache=tmp_path / "c.sqlite") as judge:
-        judge._cache._base.execute("PRAGMA query_only=1")
+        judge._caches[-1]._base.execute("PRAGMA query_only=1")
         with pytest.warns(RuntimeWarning, match=r"c\.sqlite does not work"):
             first = judge.grade(asked(boxed(7)))
         second = judge.grade(asked(boxed(8)))  # said once
