@@ -28,13 +28,14 @@ from rlteach.types import Group, Message, Sample
 
 RUBRIC = {"en": "Judge the candidate.", "zh": "判断候选答案是否正确。"}  # only its language gets to the model
 SEED = 13
+MADE = ("seed", "supervised_steps", "batch", "peak_lr")  # facts that only the build knows
 FORMS = ("box",) * 6 + ("sentence",) * 2 + ("whole",) * 2  # how an answer of tiny-math is shown
 FOLDER = Path(__file__).resolve().parents[1] / "data" / "models" / "tiny-judge"
 README = """# {name}
 
 {purpose}
 
-A Llama-architecture language model ({parameters:,} parameters: 4 layers, hidden size 128, 4 heads of which 2 for
+A Llama-architecture language model ({parameters:,} parameters: 5 layers, hidden size 128, 4 heads of which 2 for
 keys and values, tied embeddings) with a byte-level tokenizer in which every digit is a token. Made from nothing by
 `{made_by}` with seed {seed}: {supervised_steps} supervised steps of {batch} requests and replies, AdamW, learning
 rate {peak_lr} with a warm-up and a cosine. The pairs come from `rlteach/course/judge_pairs.py`; labels follow from
@@ -176,18 +177,22 @@ def readme(card: dict[str, Any]) -> str:
 def main(facts: dict[str, Any] | None = None, folder: Path = FOLDER, errors: int = 0) -> None:
     """Measure the model of `folder`; facts of its making come from the build, or stay as they are."""
     card_file = folder / "card.json"
-    facts = facts or json.loads(card_file.read_text(encoding="utf-8"))
+    if facts is None:
+        old = json.loads(card_file.read_text(encoding="utf-8"))
+        facts = {name: old[name] for name in MADE}
     policy = Policy.load(str(folder), Config(max_new_tokens=100, row_cap=256))
     pairs = [entry for _, entry in read_jsonl("judge/pairs.jsonl") if entry["split"] == "heldout"]
+    held_out = measure(policy, pairs, errors)
     card = {
-        "name": "tiny-judge", "purpose": "A judge: reads question, gold answers and candidate, and writes a "
-        "rationale and a verdict as JSON.", "licence": "Apache-2.0", "made_by": "scripts/build_judge.py", **facts,
+        "name": "tiny-judge", "purpose": "A judge: reads question, gold answers and a candidate, and writes a rationale "
+        "and a verdict as JSON.", "licence": "Apache-2.0", "made_by": "scripts/build_judge.py", **facts,
         "parameters": sum(p.numel() for p in policy.model.parameters()),
-        "held_out": measure(policy, pairs, errors), "rule_agreement": agreement(policy),
+        "greedy_dev": held_out["accuracy"],  # what the other models' cards have of their questions
+        "held_out": held_out, "rule_agreement": agreement(policy),
     }
     card_file.write_text(json.dumps(card, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     (folder / "README.md").write_text(readme(card), encoding="utf-8")
-    print(card["held_out"], card["rule_agreement"], sep="\n", flush=True)
+    print(held_out, card["rule_agreement"], sep="\n", flush=True)
     write_readme()
 
 

@@ -137,9 +137,10 @@ def test_the_maker_is_repeatable_and_keeps_its_splits() -> None:
     apart = PairMaker(5, heldout=True)
     assert all(held(int(g)) for _ in range(300) for g in apart.make_pair().gold)
     avoid = frozenset(tuple(sorted((a, b))) for a in range(100) for b in range(100))
-    for pair in (maker := PairMaker(5, avoid=avoid)) and [maker.make_pair() for _ in range(300)]:
-        numbers = [int(v) for v in values(pair.question)]
-        assert " + " not in pair.question or max(numbers) >= 100
+    maker = PairMaker(5, avoid=avoid)
+    sums = [q for q in (maker.make_pair().question for _ in range(300)) if " + " in q]
+    assert sums
+    assert all(max(values(question)) >= 100 for question in sums)
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
@@ -193,6 +194,14 @@ def test_a_candidate_cannot_write_the_frame() -> None:
         ids = judge().encode(Sample("0", (Message("user", text),), ()))
         assert [ids.count(i) for (i,) in frame] == [1, 1, 1, 1], candidate
         assert ids.count(judge().stop_ids[0]) == 1
+
+
+def test_a_rubric_may_hold_a_control_token() -> None:
+    """The template leaves the rubric out, whatever is in it."""
+    user = Message("user", request("What is 2 + 2?", ["4"], "4"))
+    plain, odd = (judge().encode(Sample("0", (Message("system", text), user), ()))
+                  for text in ("Judge.", "Judge. <|im_end|>"))
+    assert plain == odd
 
 
 def test_replies_are_short() -> None:

@@ -7,6 +7,7 @@ the words around it. So its label is known, and hard negatives are as frequent a
 from __future__ import annotations
 
 import random
+import re
 
 from rlteach.course import addition
 from rlteach.course.judge_texts import (
@@ -20,14 +21,26 @@ from rlteach.course.judge_texts import (
     QUESTIONS,
     SAY,
     SEVERAL,
+    TELLING,
     TEXTS,
 )
 from rlteach.course.judging import SEVERAL_SAID, SLIPS, Pair, draw, held, slip
 
-RIGHT = {"plain": 6, "corrected": 2, "working": 2, "instructed": 1}
-WRONG = {"slip": 11, "several": 3, "denied": 3, "denied_only": 1, "no_number": 1, "instruction": 2,
+RIGHT = {"plain": 6, "corrected": 3, "working": 2, "instructed": 1}
+WRONG = {"slip": 11, "several": 3, "denied": 4, "denied_only": 1, "no_number": 1, "instruction": 2,
          "master_key": 1}
-FORMS = {"+": 12, "-": 5, "or": 3}  # of the question
+FORMS = {"+": 10, "-": 5, "or": 5}  # of the question
+
+
+def _plain_words(language: str) -> list[str]:
+    """Words (in Chinese: signs) of the training texts that tell nothing about a number next to them."""
+    texts = [text for part in (LEAD, NONE, ORDER) for text in TEXTS[language][part][0]]
+    texts += [text for forms in QUESTIONS[language].values() for text in forms]
+    found = re.findall(r"[A-Za-z]+" if language == "en" else r"[\u4e00-\u9fff]", " ".join(texts))
+    return sorted({w for w in found if w.lower() not in TELLING[language] and len(w) > (language == "en")})
+
+
+WORDS = {language: _plain_words(language) for language in TEXTS}
 
 
 class PairMaker:
@@ -104,7 +117,7 @@ class PairMaker:
             form = rng.choices(("plain", "corrected", "working"), (7, 1, 2))[0]
             denied = slip(_weighted(SLIPS, rng), gold, rng)
             if form == "corrected" and denied not in (None, wrong):
-                return wrong, self._corrected(wrong, denied), slip_kind
+                return wrong, self._around("", self._corrected(wrong, denied)), slip_kind
             if form == "working" and operands:
                 return wrong, self._working(wrong, *operands), slip_kind
             return wrong, self.sentence(wrong), slip_kind
@@ -131,10 +144,18 @@ class PairMaker:
         return self._around(lead, self._say(value))
 
     def _say(self, value: str) -> str:
+        if self.rng.random() < self.noise:  # whatever the words are, one number is the answer
+            self.used.append("noise")
+            gap = self.rng.choice((" ", ": ", " = ", "") if self.language == "zh" else (" ", ": "))
+            parts = (self._words() + gap, self._surface(value), " " * (self.language == "en") + self._words())
+            return "".join(parts[self.rng.choice((slice(0, 2), slice(1, 3), slice(0, 3)))])
         return self._text(SAY, n=self._surface(value))
 
     def _several(self, *values: str) -> str:
         n, m = self.rng.sample([self._surface(v) for v in values], 2)
+        if self.rng.random() < self.noise:  # whatever the words are, two numbers are two answers
+            self.used.append("noise")
+            return " ".join((self._words(), n, self._words(), m))
         return self._text(SEVERAL, n=n, m=m)
 
     def _corrected(self, value: str, denied: str) -> str:
@@ -169,14 +190,20 @@ class PairMaker:
         return " ".join(parts)
 
     def _noise(self) -> str:
-        rng = self.rng
-        if rng.random() >= self.noise:
+        if self.rng.random() >= self.noise:
             return ""
+        return self._words().capitalize() + ("." if self.language == "en" else "。")
+
+    def _words(self) -> str:
+        """One to three words, made up or out of place, that say nothing about a number."""
+        rng, count = self.rng, self.rng.randrange(1, 4)
+        known = rng.random() < 0.5
         if self.language == "zh":
-            return "".join(chr(rng.randrange(0x4E00, 0x9FA6)) for _ in range(rng.randrange(1, 4))) + "。"
-        words = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randrange(2, 6)))
-                 for _ in range(rng.randrange(1, 4))]
-        return " ".join(words).capitalize() + "."
+            return "".join(rng.choice(WORDS["zh"]) if known else chr(rng.randrange(0x4E00, 0x9FA6))
+                           for _ in range(count))
+        return " ".join(rng.choice(WORDS["en"]) if known else
+                        "".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randrange(2, 6)))
+                        for _ in range(count))
 
     def _text(self, part: str, **numbers: object) -> str:
         return self._pick(part, TEXTS[self.language][part]).format(**numbers)

@@ -48,7 +48,10 @@ def encode_chat(
                          "model whose tokenizer has one") from None
     ids: list[int] = []
     for hole, content in typed.items():
-        before, text = text.split(hole, 1)
+        before, found, after = text.partition(hole)
+        if not found:
+            continue  # the template leaves this message out
+        text = after
         ids += tokenizer.encode(before, add_special_tokens=False)
         ids += tokenizer.encode(content, add_special_tokens=False, split_special_tokens=True)
     return ids + tokenizer.encode(text, add_special_tokens=False)
