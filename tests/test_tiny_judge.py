@@ -23,7 +23,9 @@ from rlteach.types import Group, Message, Sample
 
 RUBRIC = {"en": "You compare a candidate with the gold answers.", "zh": "判断候选答案是否正确。"}
 NUMBER = re.compile(r"-?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?")
-TAKEN_BACK = re.compile(r"\b(not|wrong|slip|false|mistake|never|cannot)\b|[不错误非]")
+TAKEN_BACK = re.compile(
+    r"\b(not|wrong|slip|false|mistake|never|cannot|isn't|don't|incorrect|error|failed|nobody|bad)\b|"
+    r"\b(ignore|forget|instead of|rather than) -?[\d\u2212]|[不错误非别]|有问题")
 FRAME = ('{"question": "', '", "gold": ["', '"], "candidate": "', '"}')
 
 
