@@ -35,9 +35,8 @@ DATA = Path(__file__).resolve().parents[1] / "data"
 FOLDER = DATA / "models" / "tiny-judge"
 SEED = 11
 BATCH = 64
-PEAK = 3e-3
 WARMUP = 60
-STEPS = 2000
+ROUNDS = ((2000, 3e-3), (800, 1e-3))  # steps and peak learning rate: a second, gentler round
 NOISE = 0.2
 DIFFERENT = 4.0  # loss weight of a digit that is not the one beside it
 OTHER_LANGUAGE = 0.25  # share of the requests whose rubric is not in the language of the texts
@@ -115,9 +114,9 @@ def asked() -> frozenset[tuple[int, ...]]:
 class Lessons:
     """Batches of requests and replies: ids [N, T] and the loss weight of each token, 0 in the request."""
 
-    def __init__(self, tokenizer: Any) -> None:
-        self.tokenizer, self.rng = tokenizer, random.Random(SEED)
-        self.maker = PairMaker(SEED, noise=NOISE, avoid=asked())
+    def __init__(self, tokenizer: Any, seed: int) -> None:
+        self.tokenizer, self.rng = tokenizer, random.Random(seed)
+        self.maker = PairMaker(seed, noise=NOISE, avoid=asked())
         self.ready: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.differs = [tokenizer.encode(texts[4])[0] for texts in RATIONALE.values()]
 
@@ -145,13 +144,15 @@ def pad(rows: list[tuple[list[int], list[float]]]) -> tuple[torch.Tensor, torch.
             torch.tensor([weights + [0.0] * (longest - len(weights)) for _, weights in rows]))
 
 
-def train(model: LlamaForCausalLM, lessons: Lessons, steps: int, minutes: float) -> int:
-    optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK, betas=(0.9, 0.98), weight_decay=0.01)
+def train(model: LlamaForCausalLM, lessons: Lessons, steps: int, peak: float) -> None:
+    """One round: a warm-up and a cosine."""
+    model.train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=peak, betas=(0.9, 0.98), weight_decay=0.01)
     began, tokens, exact = time.monotonic(), 0, []
     for step in range(1, steps + 1):
         share = min(step / WARMUP, 1) * (0.02 + 0.98 * (1 + math.cos(math.pi * step / steps)) / 2)
         for group in optimizer.param_groups:
-            group["lr"] = PEAK * share
+            group["lr"] = peak * share
         ids, weights = lessons.batch()
         learn = weights > 0
         states = model.model(input_ids=ids, use_cache=False).last_hidden_state[:, :-1][learn[:, 1:]]
@@ -168,9 +169,6 @@ def train(model: LlamaForCausalLM, lessons: Lessons, steps: int, minutes: float)
         if step % 50 == 0:
             print(f"step {step}: loss {loss.item():.4f}, whole replies right {sum(exact[-50:]) / 50:.3f}, "
                   f"{tokens / step:.0f} tokens and {(time.monotonic() - began) / step:.2f} s a step", flush=True)
-        if minutes and time.monotonic() - began > minutes * 60:
-            break
-    return step
 
 
 def write_pairs() -> None:
@@ -191,25 +189,25 @@ def write_pairs() -> None:
     (DATA / "judge" / "pairs.jsonl").write_text(text, encoding="utf-8", newline="\n")
 
 
-def main(steps: int, minutes: float) -> None:
+def main(done: int) -> None:
+    """All rounds after the first `done`, whose model is in FOLDER."""
     torch.set_num_threads(1)
     write_pairs()
-    if not steps:
-        return
     tokenizer = build_tokenizer()
-    model = build_model(len(tokenizer), tokenizer.eos_token_id)
-    done = train(model, Lessons(tokenizer), steps, minutes)
-    Policy(model, tokenizer).save(FOLDER)
+    model = (LlamaForCausalLM.from_pretrained(FOLDER) if done else
+             build_model(len(tokenizer), tokenizer.eos_token_id))
+    for at, (steps, peak) in enumerate(ROUNDS[done:], done):
+        train(model, Lessons(tokenizer, SEED + 100 * at), steps, peak)
+        Policy(model, tokenizer).save(FOLDER)
     (FOLDER / "model.safetensors").chmod(0o644)
-    measure_judge.main({"seed": SEED, "supervised_steps": done, "batch": BATCH, "peak_lr": PEAK}, FOLDER)
+    measure_judge.main({"seed": SEED, "rounds": [list(r) for r in ROUNDS], "batch": BATCH}, FOLDER)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", action="store_true", help="write data/judge/pairs.jsonl and stop")
-    parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument("--minutes", type=float, default=0, help="stop there; 0: at the last step")
+    parser.add_argument("--done", type=int, default=0, help="go on after so many rounds: the model is in --out")
     parser.add_argument("--out", type=Path, default=FOLDER, help="folder of the model")
     arguments = parser.parse_args()
     FOLDER = arguments.out
-    main(0 if arguments.pairs else arguments.steps, arguments.minutes)
+    write_pairs() if arguments.pairs else main(arguments.done)

@@ -28,7 +28,7 @@ from rlteach.types import Group, Message, Sample
 
 RUBRIC = {"en": "Judge the candidate.", "zh": "判断候选答案是否正确。"}  # only its language gets to the model
 SEED = 13
-MADE = ("seed", "supervised_steps", "batch", "peak_lr")  # facts that only the build knows
+MADE = ("seed", "rounds", "batch")  # facts that only the build knows
 FORMS = ("box",) * 6 + ("sentence",) * 2 + ("whole",) * 2  # how an answer of tiny-math is shown
 FOLDER = Path(__file__).resolve().parents[1] / "data" / "models" / "tiny-judge"
 README = """# {name}
@@ -37,8 +37,8 @@ README = """# {name}
 
 A Llama-architecture language model ({parameters:,} parameters: 5 layers, hidden size 128, 4 heads of which 2 for
 keys and values, tied embeddings) with a byte-level tokenizer in which every digit is a token. Made from nothing by
-`{made_by}` with seed {seed}: {supervised_steps} supervised steps of {batch} requests and replies, AdamW, learning
-rate {peak_lr} with a warm-up and a cosine. The pairs come from `rlteach/course/judge_pairs.py`; labels follow from
+`{made_by}` with seed {seed}: supervised steps of {batch} requests and replies, AdamW, a warm-up and a cosine from
+the peak learning rate; {rounds_said}. The pairs come from `rlteach/course/judge_pairs.py`; labels follow from
 how a pair is made.
 
 It judges what it was made for: gold answers that are whole numbers, candidates of a sentence or two. The system
@@ -169,7 +169,8 @@ def readme(card: dict[str, Any]) -> str:
         parts[name.replace("_", " ")] = held_out[name]
     rows = "".join(f"| {name} | {part['pairs']} | {part['accuracy']:.1%} |\n" for name, part in parts.items())
     forms = "".join(f"| {name} | {part['pairs']} | {part['accuracy']:.1%} |\n" for name, part in rule["by_form"].items())
-    return README.format(**card, matrix=matrix(held_out), rows=rows, forms=forms, rule_matrix=matrix(rule),
+    said = ", then ".join(f"{steps} steps from {peak}" for steps, peak in card["rounds"])
+    return README.format(**card, rounds_said=said, matrix=matrix(held_out), rows=rows, forms=forms, rule_matrix=matrix(rule),
                          accuracy=held_out["accuracy"], false=held_out["false_positive_rate"],
                          valid=held_out["valid_json"], agreed=rule["accuracy"])
 
