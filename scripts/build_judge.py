@@ -36,7 +36,7 @@ FOLDER = DATA / "models" / "tiny-judge"
 SEED = 11
 BATCH = 64
 WARMUP = 60
-ROUNDS = ((2000, 3e-3), (800, 1e-3))  # steps and peak learning rate: a second, gentler round
+ROUNDS = ((2000, 3e-3, 0.0), (750, 1e-3, 0.4))  # steps, peak learning rate, share of wilder texts
 NOISE = 0.2
 DIFFERENT = 4.0  # loss weight of a digit that is not the one beside it
 OTHER_LANGUAGE = 0.25  # share of the requests whose rubric is not in the language of the texts
@@ -114,9 +114,9 @@ def asked() -> frozenset[tuple[int, ...]]:
 class Lessons:
     """Batches of requests and replies: ids [N, T] and the loss weight of each token, 0 in the request."""
 
-    def __init__(self, tokenizer: Any, seed: int) -> None:
+    def __init__(self, tokenizer: Any, seed: int, wild: float) -> None:
         self.tokenizer, self.rng = tokenizer, random.Random(seed)
-        self.maker = PairMaker(seed, noise=NOISE, avoid=asked())
+        self.maker = PairMaker(seed, noise=NOISE, wild=wild, avoid=asked())
         self.ready: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.differs = [tokenizer.encode(texts[4])[0] for texts in RATIONALE.values()]
 
@@ -196,8 +196,8 @@ def main(done: int) -> None:
     tokenizer = build_tokenizer()
     model = (LlamaForCausalLM.from_pretrained(FOLDER) if done else
              build_model(len(tokenizer), tokenizer.eos_token_id))
-    for at, (steps, peak) in enumerate(ROUNDS[done:], done):
-        train(model, Lessons(tokenizer, SEED + 100 * at), steps, peak)
+    for at, (steps, peak, wild) in enumerate(ROUNDS[done:], done):
+        train(model, Lessons(tokenizer, SEED + 100 * at, wild), steps, peak)
         Policy(model, tokenizer).save(FOLDER)
     (FOLDER / "model.safetensors").chmod(0o644)
     measure_judge.main({"seed": SEED, "rounds": [list(r) for r in ROUNDS], "batch": BATCH}, FOLDER)

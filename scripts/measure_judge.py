@@ -169,7 +169,7 @@ def readme(card: dict[str, Any]) -> str:
         parts[name.replace("_", " ")] = held_out[name]
     rows = "".join(f"| {name} | {part['pairs']} | {part['accuracy']:.1%} |\n" for name, part in parts.items())
     forms = "".join(f"| {name} | {part['pairs']} | {part['accuracy']:.1%} |\n" for name, part in rule["by_form"].items())
-    said = ", then ".join(f"{steps} steps from {peak}" for steps, peak in card["rounds"])
+    said = ", then ".join(f"{steps} steps from {peak}" for steps, peak, _ in card["rounds"])
     return README.format(**card, rounds_said=said, matrix=matrix(held_out), rows=rows, forms=forms, rule_matrix=matrix(rule),
                          accuracy=held_out["accuracy"], false=held_out["false_positive_rate"],
                          valid=held_out["valid_json"], agreed=rule["accuracy"])

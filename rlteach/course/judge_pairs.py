@@ -23,6 +23,9 @@ from rlteach.course.judge_texts import (
     SEVERAL,
     TELLING,
     TEXTS,
+    WILD,
+    WILD_JOINS,
+    WILD_MARKS,
 )
 from rlteach.course.judging import SEVERAL_SAID, SLIPS, Pair, draw, held, slip
 
@@ -46,14 +49,14 @@ WORDS = {language: _plain_words(language) for language in TEXTS}
 class PairMaker:
     """Pairs from a seed. heldout: other numbers and, in a share `unseen` of the pairs, other words.
 
-    noise is how often random words stand before or after an answer (for training); no question is an
-    addition of two operands in `avoid` (smaller first).
+    noise is how often random words stand before or after an answer, wild how often inside of a denial
+    or a sum (both for training); no question is an addition of two operands in `avoid` (smaller first).
     """
 
     def __init__(self, seed: int, *, heldout: bool = False, unseen: float = 0.5, noise: float = 0.0,
-                 avoid: frozenset[tuple[int, ...]] = frozenset()) -> None:
+                 wild: float = 0.0, avoid: frozenset[tuple[int, ...]] = frozenset()) -> None:
         self.rng, self.heldout, self.avoid, self.noise = random.Random(seed), heldout, avoid, noise
-        self.unseen = unseen if heldout else 0.0
+        self.unseen, self.wild = unseen if heldout else 0.0, wild
         self.language, self.fresh, self.used = "en", False, []
 
     def make_pair(self, label: str | None = None) -> Pair:
@@ -131,7 +134,7 @@ class PairMaker:
             "instructed": lambda: (right, self._around(self._text(ORDER), self._say(right))),
             "several": lambda: (SEVERAL_SAID, self._several(right, wrong)),
             "denied": lambda: (wrong, self._corrected(wrong, right)),
-            "denied_only": lambda: (None, self._text(DENY, m=self._surface(right))),
+            "denied_only": lambda: (None, self._deny(right)),
             "no_number": lambda: (None, self._text(NONE)),
             "instruction": lambda: (wrong, self._around(self._text(ORDER), self._say(wrong))),
             "master_key": lambda: (None, self._pick("master", MASTER_KEYS)),
@@ -144,6 +147,9 @@ class PairMaker:
         return self._around(lead, self._say(value))
 
     def _say(self, value: str) -> str:
+        if self._wild() and self.rng.random() < 0.3:
+            self.used.append("wild")
+            return self.rng.choice(WILD_MARKS) + self._surface(value) + self.rng.choice(WILD_MARKS)
         if self.rng.random() < self.noise:  # whatever the words are, one number is the answer
             self.used.append("noise")
             gap = self.rng.choice((" ", ": ", " = ", "") if self.language == "zh" else (" ", ": "))
@@ -160,14 +166,30 @@ class PairMaker:
 
     def _corrected(self, value: str, denied: str) -> str:
         """A number, and another that is taken back: in this order or in the other one."""
-        parts = [self._say(value), self._text(DENY, m=self._surface(denied))]
+        parts = [self._say(value), self._deny(denied)]
         self.rng.shuffle(parts)
         first, second = parts
-        return first.rstrip(".。!！") + self._pick("join", JOINS[self.language]) + second
+        wild = self._wild()
+        return first.rstrip(".。!！") + (self.rng.choice(WILD_JOINS) if wild else
+                                       self._pick("join", JOINS[self.language])) + second
+
+    def _deny(self, value: str) -> str:
+        m = self._surface(value)
+        return self._wildly(DENY, m=m) if self._wild() else self._text(DENY, m=m)
+
+    def _wild(self) -> bool:
+        return self.wild > 0 and self.rng.random() < self.wild  # 0 draws nothing
+
+    def _wildly(self, part: str, **numbers: object) -> str:
+        self.used.append("wild")
+        return self.rng.choice(WILD[self.language][part]).format(w=self._words(), v=self._words(), **numbers)
 
     def _working(self, value: str, a: int, b: int) -> str:
         """A text that names the operands, or the working of tiny-math with this number in its box."""
         if self.rng.random() < 0.5:
+            if self._wild():
+                return self._wildly(ALSO, n=self._surface(value), **dict(zip("ab", self.rng.sample((a, b), 2),
+                                                                             strict=True)))
             return self._text(ALSO, n=self._surface(value), a=a, b=b)
         self.used.append("worked")
         *steps, _ = addition.demonstration(a, b, 0.1, self.rng)

@@ -166,3 +166,16 @@ TELLING = {
            "both", "also", "maybe", "perhaps"),
     "zh": tuple("不没无错误或和非别都也"),
 }
+# the wilder half of the lessons: {w} and {v} are words that tell nothing
+WILD = {
+    "en": {DENY: ("{w} not {m}", "not {m} {w}", "{m} is not {w}", "{m} is {w} wrong", "{w} {m} is wrong",
+                  "{w} never {m}", "never {w} {m}", "do not {w} {m}", "{m} cannot {w}", "{m} {w} false",
+                  "{w} not {v} {m}", "{m} {w} not {v}"),
+           ALSO: ("{w} {a} {v} {b} {w} {n}", "{a} {w} {b} {v} {n}", "{w} {b} {v} {a} {w} {n}")},
+    "zh": {DENY: ("{w}不是{m}", "{m}不是{w}", "{m}{w}错", "不{w}{m}", "{m}有{w}错", "{w}不{v}{m}",
+                  "{m}{w}错误",
+                  "{m}不{w}", "{w}非{m}", "别{w}{m}"),
+           ALSO: ("{w}{a}{v}{b}{w}{n}", "{a}{w}{b}{v}{n}", "{w}{b}{v}{a}{w}{n}")},
+}
+WILD_JOINS = ("! ", "? ", " / ", " # ", " ~ ", "!", " = ", " > ", "* ")
+WILD_MARKS = "#@~<>{}^&;!?/*+"
