@@ -32,7 +32,9 @@ Everything here is made by scripts of this repository, from seeds; nothing was d
   of each. {train} train, {dev} dev, {test} test; no question and no mirror image (a + b, b + a) is in two splits. Schema of
   OREAL-RL-Prompts (question, gold_answer, pass_rate) plus id, data_source, level. `pass_rate` is the share of right
   answers among {samples} of models/tiny-math at temperature 1.
-* models/: by scripts/build_models.py; each folder has its own card (README.md, card.json).
+* judge/: {pairs} candidates with their labels by scripts/build_judge.py, half of them correct; split `heldout` has other
+  gold numbers than `train`, and templates whose name holds `-u` are in it only. A label follows from how its pair was made.
+* models/: by scripts/build_models.py and scripts/build_judge.py; each folder has its own card (README.md, card.json).
 
 | file | SHA-256 |
 |---|---|
@@ -88,7 +90,9 @@ def write_readme() -> None:
     files = sorted(p for p in root.rglob("*") if p.is_file() and p.name != "README.md")
     rows = "".join(f"| {p.relative_to(root).as_posix()} | {hashlib.sha256(p.read_bytes()).hexdigest()} |\n"
                    for p in files)
-    (root / "README.md").write_text(README.format(seed=SEED, rows=rows, samples=SAMPLES, **SIZES), encoding="utf-8")
+    pairs = sum(p.read_text(encoding="utf-8").count("\n") for p in root.glob("judge/*.jsonl"))
+    text = README.format(seed=SEED, rows=rows, samples=SAMPLES, pairs=pairs, **SIZES)
+    (root / "README.md").write_text(text, encoding="utf-8")
 
 
 def write(split: str, lines: list[dict[str, object]]) -> None:

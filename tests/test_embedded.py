@@ -19,7 +19,8 @@ from rlteach.presets import OREAL_BINS
 from rlteach.training.data import load_samples, read_jsonl
 from rlteach.training.evaluate import evaluate
 
-MODELS = ("tiny-math", "tiny-checker")
+MODELS = ("tiny-math", "tiny-checker", "tiny-judge")
+MARK = {"tiny-judge": "en"}  # its template writes a language in place of the role (test_tiny_judge.py)
 SPLITS = {"train": 4000, "dev": 200, "test": 1000}
 
 
@@ -34,7 +35,8 @@ def test_a_model_is_small_and_loads_in_plain_transformers(name: str) -> None:
     assert model.config.num_key_value_heads < model.config.num_attention_heads, "grouped-query attention"
     chat = [{"role": "user", "content": "What is 1 + 2?"}]
     text = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
-    assert text == "<|im_start|>user\nWhat is 1 + 2?<|im_end|>\n<|im_start|>assistant\n"
+    mark = MARK.get(name, "user")
+    assert text == f"<|im_start|>{mark}\nWhat is 1 + 2?<|im_end|>\n<|im_start|>assistant\n"
     assert len(tokenizer.encode("".join(map(chr, range(32, 127))))) <= 95
     for foreign in ("你好，世界", "\x00\x7f\u2028", "🙂"):
         assert tokenizer.decode(tokenizer.encode(foreign)) == foreign
