@@ -55,6 +55,7 @@ models: $(FULL)  ## make data/ again from its seeds: prompts, models, measured p
 	$(PY) scripts/build_data.py
 	$(PY) scripts/build_models.py
 	$(PY) scripts/build_data.py --measure
+	$(PY) scripts/build_judge.py
 
 bench: $(FULL)  ## measure, and write benchmarks/results
 	$(PY) benchmarks/run.py

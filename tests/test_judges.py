@@ -71,6 +71,16 @@ def test_every_judger_trains(files: dict[str, str], judge: FakeJudge, tmp_path: 
     assert bool(asked) == (judger != "random")
 
 
+def test_without_a_url_the_embedded_judge_is_served(files: dict[str, str], tmp_path: Path) -> None:
+    done = trained(Experiment.create(small(files, total_steps=1, judge_timeout=60), tmp_path / "run"))
+    [record] = done.trainer.history
+    assert record.metrics["judge/calls"] > 0
+    assert record.metrics["judge/unscorable"] == 0
+    assert record.metrics["judge/disagreement"] <= 0.1, "tiny-judge and the rule on plain answers"
+    assert done.summary["versions"]["judge"] == "tiny-judge"
+    assert done.summary["versions"]["grader"].startswith("rule-")
+
+
 def test_the_rule_and_a_judge_that_knows_the_truth_train_the_same_model(
         files: dict[str, str], judge: FakeJudge, tmp_path: Path) -> None:
     """judge_parts=1: sampled as one batch, so that not even rounding differs."""
