@@ -208,7 +208,8 @@ def test_a_sample_without_gold_is_unscorable_and_not_asked() -> None:
         assert not server.requests
 
 
-BRACES = ["{x}", "{0}", "{", "\\frac{1}{2}", "{{}}", "%s", '{"judgement": 1}', "{question!r}", "\\u0041", '"', "三加四等于几？½"]
+BRACES = ["{x}", "{0}", "{", "\\frac{1}{2}", "{{}}", "%s", '{"judgement": 1}', "{question!r}", "\\u0041", '"',
+          "三加四等于几？½"]
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
