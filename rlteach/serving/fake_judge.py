@@ -14,7 +14,6 @@ import asyncio
 import json
 import random
 import socket
-import struct
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -25,8 +24,7 @@ from typing import Any, Self
 from rlteach.judger.background import LoopThread
 from rlteach.serving import fake_replies as replies
 from rlteach.serving.fake_replies import FAULTS, TRANSPORT, Answer, Asked
-
-_MOST = 8_000_000  # bytes of a request
+from rlteach.serving.fake_wire import MOST, read, reset, send, wire
 
 
 @dataclass(frozen=True)
@@ -66,8 +64,8 @@ class FakeJudge:
         self.busiest = 0  # most answers that were being worked on at the same time
         self._busy = 0
         self._times: Counter[str] = Counter()
-        self._open: dict[asyncio.StreamWriter, asyncio.Task[None] | None] = {}
-        self._server: asyncio.Server | None = None
+        self._open: dict[socket.socket, asyncio.Task[None]] = {}
+        self._listener: socket.socket | None = None
         self._thread: LoopThread | None = None
         self._lock = threading.Lock()
         self.set(faults, share)
@@ -117,29 +115,52 @@ class FakeJudge:
         return self._thread
 
     async def _listen(self) -> None:
-        if self._server is None:
-            self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, backlog=512,
-                                                      limit=_MOST)
-            self.port = self._server.sockets[0].getsockname()[1]
+        if self._listener is None:
+            self._listener = socket.create_server(("127.0.0.1", self.port), backlog=512)
+            self._listener.setblocking(False)
+            self.port = self._listener.getsockname()[1]
+            self._accepting = asyncio.ensure_future(self._accept(self._listener))
+
+    async def _accept(self, listener: socket.socket) -> None:
+        while True:
+            held, _ = await asyncio.get_running_loop().sock_accept(listener)
+            if self._listener is not listener:
+                return held.close()
+            self._open[held] = asyncio.ensure_future(self._serve(held))
+
+    async def _stop_listening(self) -> None:
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            try:  # wake `_accept`: a cancelled one could lose a client that was just let in
+                socket.create_connection(("127.0.0.1", self.port)).close()
+                await asyncio.shield(self._accepting)
+            finally:
+                listener.close()
 
     async def _hang_up(self) -> None:
-        if self._server is not None:
-            self._server.close()
-            self._server = None
-        for writer, task in list(self._open.items()):
-            _reset(writer)
-            if task is not None:
-                task.cancel()
+        await self._stop_listening()
+        tasks = dict(self._open)
+        for held, task in tasks.items():
+            reset(held)
+            task.cancel()
+        await asyncio.gather(*tasks.values(), return_exceptions=True)  # all were cancelled
+        for held in tasks:
+            if self._open.pop(held, None) is not None:
+                held.close()  # its task had not begun
+        await asyncio.sleep(0)  # the other sockets are closed in the next turn of the loop
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._open[writer] = asyncio.current_task()
+    async def _serve(self, held: socket.socket) -> None:
+        reader, writer = await asyncio.open_connection(sock=held, limit=MOST)
         try:
-            while not writer.is_closing() and (request := await _read(reader)):
+            while not writer.is_closing() and (request := await read(reader)):
                 await self._answer(*request, reader, writer)
-        except (OSError, EOFError, ValueError, asyncio.CancelledError):
-            pass  # the client hung up, it does not speak HTTP, or this server goes down
+        except asyncio.CancelledError:
+            writer.transport.abort()
+            raise
+        except (OSError, EOFError, ValueError):
+            pass  # the client hung up, or it does not speak HTTP
         finally:
-            self._open.pop(writer, None)
+            self._open.pop(held, None)
             writer.close()
 
     async def _answer(self, path: str, headers: dict[str, str], raw: bytes, reader: asyncio.StreamReader,
@@ -147,20 +168,20 @@ class FakeJudge:
         mark = headers.get("x-client-request-id")
         echo = {} if mark is None else {"X-Client-Request-Id": mark}
         if self.api_key is not None and headers.get("authorization") != f"Bearer {self.api_key}":
-            return await _send(writer, replies.refusal(401, "Incorrect API key provided", **echo))
+            return await send(writer, replies.refusal(401, "Incorrect API key provided", **echo))
         if path.endswith("/models"):
             listed = [{"id": self.model, "object": "model", "created": 0, "owned_by": "rlteach"}]
-            return await _send(writer, replies.as_json(200, {"object": "list", "data": listed}))
+            return await send(writer, replies.as_json(200, {"object": "list", "data": listed}))
         try:
             body = json.loads(raw)
             asked = Asked.read(body if self.json_schema else {**body, "response_format": None}, self.oracle)
         except (ValueError, KeyError, TypeError, IndexError, AttributeError):
-            return await _send(writer, replies.refusal(400, "expected a rubric and one JSON object"))
+            return await send(writer, replies.refusal(400, "expected a rubric and one JSON object"))
         if body.get("model") != self.model:
             gone = f"The model `{body.get('model')}` does not exist"
-            return await _send(writer, replies.refusal(404, gone, **echo))
+            return await send(writer, replies.refusal(404, gone, **echo))
         if unwanted := [field for field in self.refuses if field in body]:
-            return await _send(writer, replies.refusal(400, f"unsupported parameter: {unwanted[0]}", **echo))
+            return await send(writer, replies.refusal(400, f"unsupported parameter: {unwanted[0]}", **echo))
         fault = self._fault(raw)
         self.requests.append(Seen(path, headers, body, fault))
         good = replies.as_json(200, replies.completion(self.reply(asked), self.model), **echo)
@@ -173,7 +194,7 @@ class FakeJudge:
         self.busiest = max(self.busiest, self._busy)
         await asyncio.sleep(self.delay)
         self._busy -= 1
-        await _send(writer, good)
+        await send(writer, good)
 
     def _fault(self, raw: bytes) -> str | None:
         """By content and how often it came: the same requests break in every run, in any order."""
@@ -185,14 +206,12 @@ class FakeJudge:
     async def _break(self, fault: str, asked: Asked, good: Answer, reader: asyncio.StreamReader,
                      writer: asyncio.StreamWriter) -> None:
         if fault == "refuse":  # nobody can connect for a moment
-            if self._server is not None:
-                self._server.close()
-                self._server = None
-                _reset(writer)
-                await asyncio.sleep(0.1)
-                await self._listen()
+            await self._stop_listening()
+            _drop(writer)
+            await asyncio.sleep(0.1)
+            await self._listen()
         elif fault == "reset_body":
-            data = _wire(good)
+            data = wire(good)
             writer.write(data[: len(data) - len(good[2]) // 2])
             await writer.drain()
         elif fault in ("silent", "late"):
@@ -200,46 +219,22 @@ class FakeJudge:
             with suppress(TimeoutError):
                 await asyncio.wait_for(reader.read(1), seconds)  # ends when the client hangs up
             if fault == "late":
-                await _send(writer, good)
+                return await send(writer, good)
         elif fault == "drip":
-            for byte in _wire(good):
+            for byte in wire(good):
                 writer.write(bytes([byte]))
                 await writer.drain()
                 await asyncio.sleep(self.pace)
         elif fault == "duplicate":
-            await _send(writer, good)
+            await send(writer, good)
             await asyncio.sleep(0.02)
-            return await _send(writer, good)
+            return await send(writer, good)
         elif fault == "swapped":  # the verdict of another request, which bears that request's id
             said = replies.completion(replies.verdict_text(asked, not asked.verdict), self.model)
-            return await _send(writer, replies.as_json(200, said, **{"X-Client-Request-Id": "another"}))
-        _reset(writer)
+            return await send(writer, replies.as_json(200, said, **{"X-Client-Request-Id": "another"}))
+        _drop(writer)
 
 
-async def _read(reader: asyncio.StreamReader) -> tuple[str, dict[str, str], bytes] | None:
-    """(path, headers in lower case, body) of one request; None at the end of the connection."""
-    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-    path = head[0].split(" ")[1]
-    headers = {k.strip().lower(): v.strip() for k, _, v in (line.partition(":") for line in head[1:] if line)}
-    length = int(headers.get("content-length", "0"))
-    return (path, headers, await reader.readexactly(length)) if 0 <= length <= _MOST else None
-
-
-def _wire(answer: Answer) -> bytes:
-    status, headers, body = answer
-    lines = [f"HTTP/1.1 {status} Fake", *(f"{k}: {v}" for k, v in headers.items()),
-             f"Content-Length: {len(body)}", "", ""]
-    return "\r\n".join(lines).encode("latin-1") + body
-
-
-async def _send(writer: asyncio.StreamWriter, answer: Answer) -> None:
-    writer.write(_wire(answer))
-    await writer.drain()
-
-
-def _reset(writer: asyncio.StreamWriter) -> None:
-    """Close without a goodbye: the other side sees a reset."""
-    held = writer.get_extra_info("socket")
-    if held is not None and held.fileno() >= 0:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+def _drop(writer: asyncio.StreamWriter) -> None:
+    reset(writer.get_extra_info("socket"))
     writer.transport.abort()
