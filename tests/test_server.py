@@ -228,8 +228,12 @@ def test_tools_go_into_the_prompt_and_none_keeps_them_out(with_tools: Server) ->
                  for choice in ("auto", "none")}
         bare = ask(client, max_tokens=3).usage.prompt_tokens
         assert sizes["auto"] > sizes["none"] == bare
-        error = refused(client, tools=[TOOL], tool_choice="required")
-        assert error.param == "tool_choice"
+        strict = {"type": "function", "function": {"name": "add", "strict": True}}
+        for fields, param in (({"tool_choice": "required"}, "tool_choice"), (
+                {"tools": [strict]}, "tools.0.function.strict"), (
+                {"parallel_tool_calls": False}, "parallel_tool_calls"), (
+                {"response_format": {"type": "json_object"}}, "tools")):
+            assert refused(client, **{"tools": [TOOL]} | fields).param == param
         call = {"id": "c", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
         answered = [*ASK, {"role": "assistant", "content": None, "tool_calls": [call]},
                     {"role": "tool", "tool_call_id": "c", "content": "2"}]

@@ -82,10 +82,12 @@ class ChatMessage(_Strict):
 
 
 class Function(_Strict):
+    """strict: calls are read from the text, nothing binds them to their schema."""
+
     name: str = Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")
     description: str | None = None
     parameters: dict[str, Any] | None = None
-    strict: bool | None = None
+    strict: Literal[False] | None = None
 
 
 class Tool(_Strict):
@@ -95,7 +97,7 @@ class Tool(_Strict):
 
 class StreamOptions(_Strict):
     include_usage: bool | None = None
-    include_obfuscation: bool | None = None
+    include_obfuscation: Literal[False] | None = None
 
 
 class JsonSchema(_Strict):
