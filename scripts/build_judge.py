@@ -1,6 +1,6 @@
 """Make tiny-judge and its data again from a seed: data/judge/pairs.jsonl, data/models/tiny-judge.
 
-    python scripts/build_judge.py             both: about twenty-five minutes on one core
+    python scripts/build_judge.py             both: about half an hour on one core
     python scripts/build_judge.py --pairs     the pairs only: seconds
 
 A language model of the Llama architecture, made from nothing: it reads the judge's request and writes
