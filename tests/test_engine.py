@@ -119,8 +119,12 @@ def test_a_window_cache_is_not_joined_in_the_middle() -> None:
         vocab_size=259, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=128, sliding_window=6, initializer_range=0.3,
         bos_token_id=None, eos_token_id=2, pad_token_id=0))
+    params, batch = RowParams(15), Batch(model, tokenizer())
+    assert batch.joinable
+    batch.add([Row(prompts(1)[0], params, 0, stop_ids=())])
+    batch.step()
+    assert not batch.joinable
     engine = Engine(Policy(model, tokenizer()))
-    params = RowParams(15)
     rows = [engine.submit(p, params, seed)[0] for seed, p in enumerate(prompts(12, 3))]
     for seed, row in enumerate(finished(rows)):
         alone = by_sampler(model, row.prompt, params, row_key(seed, 0), engine.policy.stop_ids)

@@ -19,9 +19,12 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from pydantic import BaseModel
 
 from rlteach.config import Config
+from rlteach.policy.decode import Row, RowParams
 from rlteach.policy.policy import Policy
 from rlteach.serving import Server, serve
+from rlteach.serving.backend import _Pieces
 from rlteach.serving.tool_calls import split_calls
+from rlteach.serving.wire import ChatMessage, ChatRequest
 from rlteach.types import Message
 
 ASK = [{"role": "user", "content": "1+1=?"}]
@@ -165,6 +168,20 @@ def test_a_stream_says_what_the_whole_answer_says(client: openai.OpenAI, fields:
     assert [e.usage for e in events[:-1]] == [None] * (len(events) - 1)
     assert events[-1].usage == whole.usage
     assert len({event.id for event in events}) == 1
+
+
+def test_a_stop_token_is_never_sent_as_text(server: Server) -> None:
+    """The stream may look between the moment a row takes its last token and the moment it is done."""
+    engine = server.backend.engine
+    row = Row([5], RowParams(10), 0, stop_ids=[2])
+    for token in (70, 71, 2):
+        row.take(token, -1.0, engine)
+    asked = ChatRequest(model="tiny", messages=[ChatMessage(role="user", content="x")])
+    pieces = _Pieces(engine, asked, 0, row)
+    assert pieces.next(ended=False) == []
+    sent = pieces.next(ended=True)
+    assert "".join(part["delta"].get("content", "") for part in sent) == engine.decode([70, 71])
+    assert sent[-1]["finish_reason"] == "stop"
 
 
 def test_what_is_wrong_with_a_stream_is_a_status(client: openai.OpenAI) -> None:
