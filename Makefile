@@ -59,6 +59,10 @@ models: $(FULL)  ## make data/ again from its seeds: prompts, models, measured p
 
 bench: $(FULL)  ## measure, and write benchmarks/results
 	$(PY) benchmarks/run.py
+	$(PY) benchmarks/grading.py
+	$(PY) benchmarks/serving.py --kind 80
+	$(PY) benchmarks/serving.py --kind free
+	$(PY) benchmarks/serving.py --model tiny-judge --kind verdict
 
 # torch comes first, alone: the constraint then settles which build of it everything else gets.
 $(CORE): pyproject.toml constraints.txt

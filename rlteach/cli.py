@@ -165,7 +165,7 @@ def models() -> None:
     from rlteach.policy.registry import embedded_models
 
     table = Table()
-    for name in ("name", "parameters", "MB", "greedy on dev", "what it is"):
+    for name in ("name", "parameters", "MB", "right, held out", "what it is"):
         table.add_column(name)
     for folder in embedded_models().values():
         m = describe_model(folder)

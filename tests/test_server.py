@@ -406,6 +406,14 @@ def test_64_clients_at_once_get_their_own_answers(server: Server, client: openai
     assert server.backend.engine.largest_batch > 8, "requests that arrive together are sampled together"
 
 
+@pytest.mark.parametrize(("name", "back"), [("3f-9c", "3f-9c"), ("x" * 129, None)])
+def test_t9_a_request_s_own_name_comes_back(client: openai.OpenAI, name: str, back: str | None) -> None:
+    """A judge client sees by it that no reply was swapped (RELIABILITY.md section 4, fault 23)."""
+    reply = client.chat.completions.with_raw_response.create(
+        model="tiny", messages=ASK, max_tokens=2, extra_headers={"X-Client-Request-Id": name})
+    assert reply.headers.get("X-Client-Request-Id") == back
+
+
 # other clients ------------------------------------------------------------------------------------
 @pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl on this machine")
 def test_curl(server: Server) -> None:

@@ -16,6 +16,7 @@ from rlteach.course.judge_texts import TEXTS
 from rlteach.course.judging import SEVERAL_SAID, SLIPS, VERDICTS, held, reply, request, slip
 from rlteach.judger.answers import final_answer
 from rlteach.judger.rule import RuleJudger
+from rlteach.judger.verdicts import Rubric
 from rlteach.policy.policy import Policy
 from rlteach.policy.registry import embedded_models
 from rlteach.training.data import load_samples, read_jsonl
@@ -293,3 +294,11 @@ def test_a_schema_changes_no_reply() -> None:
             matcher = llguidance.LLMatcher(tokenizer, grammar)
             allowed.append(matcher.consume_tokens(judge().tokenizer.encode(text)) and matcher.is_accepting())
         assert sum(allowed) >= 0.99 * len(allowed)
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_the_judger_asks_as_tiny_judge_was_taught(language: str) -> None:
+    asked = ("What is 2 + 3?", ("5", "五"), 'x = "5"')
+    system, user = Rubric.of(language, None).messages(*asked, schema=True, repair=False)
+    assert user == {"role": "user", "content": request(*asked)}
+    assert ("正确" in system["content"]) == (language == "zh"), "its template takes the language from this"

@@ -24,6 +24,7 @@ from rlteach.serving.guard import Guard, read_body, refuse
 from rlteach.serving.wire import ChatRequest, WireError, read_request
 
 log = logging.getLogger("rlteach.serving")
+REQUEST_ID = "x-client-request-id"
 SMALL = 50_000  # bytes that are read in less time than a thread takes to start on them
 GONE = Response(status_code=499)  # nobody reads it
 
@@ -79,7 +80,7 @@ class Api:
                 return StreamingResponse(events(chunks), media_type="text/event-stream",
                                          headers={"cache-control": "no-cache"})
             answer = await unless_gone(request, self.backend.answer(wanted))
-            return GONE if answer is None else JSONResponse(answer)
+            return GONE if answer is None else JSONResponse(answer, headers=echo(request))
         except ClientDisconnect:
             return GONE
         except Exception as error:
@@ -88,6 +89,12 @@ class Api:
     def _no_model(self, name: str) -> WireError:
         return WireError(f"there is no model {name[:100]!r} here; this server has {self.backend.model!r}",
                          "model", status=404, code="model_not_found")
+
+
+def echo(request: Request) -> dict[str, str]:
+    """The client's own name of its request comes back: it sees that the answer is that of its question."""
+    name = request.headers.get(REQUEST_ID, "")
+    return {REQUEST_ID: name} if 0 < len(name) <= 128 and name.isascii() and name.isprintable() else {}
 
 
 def as_wire_error(error: Exception) -> WireError:
