@@ -92,12 +92,13 @@ class Learner:
                       c.token_reward_lr, c.token_reward_lr_end)
         if not len(rows):
             return {"loss/token_reward": None, "grad_norm/token_reward": None, "lr/token_reward": lr}
+        rows = by_length(rows)
         row_weights = class_weights(rows.positive, c.token_reward_balance)
         total, norm = 0.0, 0.0
         for epoch in range(c.token_reward_epochs):
             self.token_optimizer.zero_grad(set_to_none=True)
             total, at = 0.0, 0
-            for part in rows.micro_batches(c.micro_batch):
+            for part in map(without_padding, rows.micro_batches(c.micro_batch)):
                 if c.token_reward_refit:
                     states = self.token_model.states(part)
                     scores = self.token_model.head(states)[..., 0].float()
@@ -127,6 +128,19 @@ class Learner:
             group["lr"] = lr
         optimizer.step()
         return norm
+
+
+def by_length(rows: Rows) -> Rows:
+    """Short rows first: a micro-batch of short rows needs little padding, and a sum has no order."""
+    order = rows.attention_mask.sum(-1).argsort(stable=True)
+    return rows.with_(**{k: v[order] for k, v in vars(rows).items() if v is not None})
+
+
+def without_padding(rows: Rows) -> Rows:
+    """Without the columns that are padding in every row."""
+    longest = int(rows.attention_mask.sum(-1).max())
+    columns = {k: v[:, :longest] for k, v in vars(rows).items() if v is not None and v.dim() > 1}
+    return rows.with_(**columns)
 
 
 def class_weights(positive: Tensor, balance: bool) -> Tensor:
