@@ -78,7 +78,7 @@ for text, j in zip(answers, judgements):
     print(f"{j.score:.0f}  {j.status:<10} {text:<42} {j.reason}")
 
 # %% [markdown]
-# The judger reads the box and nothing else. A slip that was mended costs nothing. Good
+# The judger reads the final answer, here the box. A slip that was mended costs nothing. Good
 # working without a box is wrong, because the model must learn to finish. And the judger
 # marks one answer at a time: turn the group round, and each answer keeps its mark.
 
