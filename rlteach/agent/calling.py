@@ -54,9 +54,10 @@ class Caller:
     type, and a FAILURE.
     """
 
-    def __init__(self, function: Callable[..., Any], plugin: Plugin, read: Callable[[Any], Outcome]) -> None:
+    def __init__(self, function: Callable[..., Any], plugin: Plugin, read: Callable[[Any], Outcome],
+                 at_once: int | None = None) -> None:
         self.function, self.plugin, self.read = function, plugin, read
-        self._free = asyncio.Semaphore(plugin.runtime.max_concurrency)
+        self._free = asyncio.Semaphore(at_once or plugin.runtime.max_concurrency)
 
     async def call(self, *args: Any) -> Outcome:
         """Raises InterruptedPluginError for what must propagate."""
@@ -65,8 +66,7 @@ class Caller:
             work = self._on_loop(*args) if self.plugin.is_async else self._on_thread(*args)
             task = asyncio.ensure_future(work)
             try:
-                await asyncio.wait({task}, timeout=limit)
-                if not task.done():
+                if not await ended_within(task, limit):
                     why = f"timeout: {self.plugin.name} took longer than {limit:g} s"
                     return Outcome(PluginStatus.RETRY, why)
             finally:
@@ -115,6 +115,11 @@ class Caller:
         # a thread of its own: a pool would wait at exit for a tool that hangs
         threading.Thread(target=work, name=f"rlteach-{self.plugin.name}", daemon=True).start()
         return await done
+
+
+async def ended_within(task: asyncio.Future[Any], seconds: float) -> bool:
+    await asyncio.wait({task}, timeout=seconds)
+    return task.done()
 
 
 async def all_or_raise(works: list[Awaitable[Any]]) -> list[Any]:

@@ -71,6 +71,13 @@ class PluginJudger:
         self._metrics.clear()
         return found
 
+    async def rewards(self, sample: ChatCompletionSample, views: Sequence[Trajectory]
+                      ) -> list[float | None]:
+        """The rewards alone, for trajectories that have no token record (agent/trial.py)."""
+        outcome, _ = await self._until_settled(sample, views, "of the trial")
+        discarded = outcome.status is PluginStatus.DISCARD
+        return [None] * len(views) if discarded else with_own_rewards(outcome.value.rewards, views)
+
     async def _group(self, group: Group) -> tuple[Judgement, ...]:
         sample, began = ChatCompletionSample.of(group.sample), time.perf_counter()
         views = [Trajectory.of(t) for t in group.trajectories]

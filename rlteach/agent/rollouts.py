@@ -44,10 +44,10 @@ class PluginRollout:
 
     def __init__(self, function: Callable[..., Any], policy: Policy | None = None, *,
                  face: Callable[[], Face] | None = None, tracer: Tracer | None = None,
-                 job_id: str = "") -> None:
+                 job_id: str = "", engine: Callable[[Policy], Engine] = Engine) -> None:
         self.plugin = plugin_of(function, "rollout")
         self.caller = Caller(function, self.plugin, read_result)
-        self.face, self.tracer, self.job_id = face, tracer or Tracer(), job_id
+        self.face, self.tracer, self.job_id, self._engine = face, tracer or Tracer(), job_id, engine
         self.counts: Counter[str] = Counter()
         self._side: PolicySide | None = None
         if policy is not None:
@@ -61,7 +61,7 @@ class PluginRollout:
         """
         if self._side is None or self._side.engine.policy is not policy:
             self.close()
-            engine = Engine(policy)
+            engine = self._engine(policy)
             try:
                 self._side = PolicySide(engine, policy.config.policy)
             except BaseException:

@@ -38,7 +38,8 @@ def check_call(call: Any, tools: Sequence[Mapping[str, Any]]) -> tuple[str, dict
     if not isinstance(arguments, Mapping):
         raise ToolCallError(f"{name}: the arguments are a {type(arguments).__name__}, not a JSON object")
     validator = jsonschema.validators.validator_for(schemas[name], jsonschema.Draft202012Validator)
-    wrong = next(iter(sorted(validator(schemas[name]).iter_errors(arguments), key=lambda e: e.json_path)), None)
+    complaints = sorted(validator(schemas[name]).iter_errors(arguments), key=lambda e: e.json_path)
+    wrong = complaints[0] if complaints else None
     if wrong is not None:
         place = wrong.json_path.removeprefix("$").removeprefix(".")
         raise ToolCallError(f"{name}: {f'{place}: ' if place else ''}{wrong.message}"[:500])

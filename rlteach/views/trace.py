@@ -79,7 +79,7 @@ def trace_tree(spans: Sequence[Span], *, at: int | None = None, sample: str | No
     tree = Tree(_headline(rollout))
     for message in rollout["inputs"] or []:
         tree.add(_message(message))
-    _add(tree, rollout, below)
+    _add(tree, rollout, below, rollout["inputs"] or [])
     for grade in spans:
         if grade["kind"] == "grade" and rollout["span"] in grade["about"].get("rollouts", []):
             _add_grade(tree, grade, rollout["span"])
@@ -93,25 +93,25 @@ def rewards_of(spans: Sequence[Span]) -> dict[str, float | None]:
                                        strict=True)}
 
 
-def _add(tree: Tree, span: Span, below: Mapping[str | None, Sequence[Span]]) -> None:
+def _add(tree: Tree, span: Span, below: Mapping[str | None, Sequence[Span]], shown: Sequence[Any]) -> None:
     """Events and the spans below, those of plug-in wrappers left out (their children are not)."""
     for event in span["events"]:
         told = ", ".join(f"{k} {v}" for k, v in event.items() if k != "name")
         tree.add(Text(f"! {event['name']}{': ' if told else ''}{told}", style="yellow"))
     for child in below[span["span"]]:
         if child["kind"] in ("plugin", "client"):
-            _add(tree, child, below)
+            _add(tree, child, below, shown)
             continue
         branch = tree.add(_headline(child))
         if child["kind"] == "model":
             for message in child["inputs"] or []:
-                if message.get("role") == "tool":
+                if message.get("role") != "assistant" and message not in shown:
                     branch.add(_message(message))
             branch.add(_message(child["outputs"] or {}))
         elif child["kind"] == "tool":
             branch.add(_words("given", child["inputs"]))
             branch.add(_words("gave", child["outputs"]))
-        _add(branch, child, below)
+        _add(branch, child, below, shown)
 
 
 def _add_grade(tree: Tree, grade: Span, rollout: str) -> None:
