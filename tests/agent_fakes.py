@@ -7,13 +7,16 @@ import copy
 import json
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from fakes import SPECIAL, tokenizer
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from rlteach.agent.rollouts import PluginRollout
+from rlteach.agent.session import PolicySide, Sampling, Session
 from rlteach.config import Config
 from rlteach.policy.decode import Row, RowParams
 from rlteach.policy.detokenize import text_of
@@ -48,14 +51,29 @@ def tool_tokenizer(template: str = TOOL_TEMPLATE) -> Any:
     return made
 
 
+def merging_tokenizer(template: str = TOOL_TEMPLATE, *, bos: bool = False) -> Any:
+    """Like the others, with one merge more: "a" "b" -> "ab"; bos: it puts <|endoftext|> before a text."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: i for i, token in enumerate([*SPECIAL, *alphabet, "ab"])}
+    core = Tokenizer(models.BPE(vocab=vocabulary, merges=[("a", "b")]))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    core.decoder = decoders.ByteLevel()
+    core.add_special_tokens(list(SPECIAL))
+    if bos:
+        core.post_processor = processors.TemplateProcessing(
+            single=f"{SPECIAL[0]} $A", special_tokens=[(SPECIAL[0], 0)])
+    return PreTrainedTokenizerFast(tokenizer_object=core, pad_token=SPECIAL[0], eos_token=SPECIAL[2],
+                                   chat_template=template, clean_up_tokenization_spaces=False)
+
+
 def agent_policy(config: Config | None = None, *, seed: int = 0, positions: int = 2048,
                  template: str = TOOL_TEMPLATE, double: bool = False, **parts: Any) -> Policy:
+    made = parts.get("tokenizer") or tool_tokenizer(template)
     torch.manual_seed(seed)
     model = Qwen2ForCausalLM(Qwen2Config(
-        vocab_size=len(tokenizer()), hidden_size=16, intermediate_size=32, num_hidden_layers=2,
+        vocab_size=len(made), hidden_size=16, intermediate_size=32, num_hidden_layers=2,
         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=positions,
         tie_word_embeddings=True, initializer_range=0.3, bos_token_id=None, eos_token_id=2, pad_token_id=0))
-    made = parts.get("tokenizer") or tool_tokenizer(template)
     return Policy(model.double() if double else model, made, config=config or agent_config())
 
 
@@ -64,12 +82,19 @@ def agent_config(**changes: Any) -> Config:
                      "warmup_steps": 0, **changes})
 
 
+def talk(side: PolicySide, key: int = 1, **changes: Any) -> Session:
+    """A session without a plug-in."""
+    config = side.engine.policy.config
+    sampling = Sampling(config.temperature, config.top_p, config.top_k, config.max_new_tokens)
+    return Session(side, replace(sampling, **changes), key)
+
+
 class ScriptedEngine(Engine):
     """Says what `script` makes of the prompt's text: a text, ids, or (text, "length")."""
 
     def __init__(self, policy: Policy, script: Callable[[str], Any]) -> None:
         super().__init__(policy)
-        self.script, self.prompts = script, []
+        self.script, self.prompts, self.said = script, [], []
 
     def submit(self, prompt: Sequence[int], params: RowParams, seed: int, count: int = 1, **more: Any
                ) -> list[Row]:
@@ -86,6 +111,7 @@ class ScriptedEngine(Engine):
         row.text = text_of(self, row.ids[:-1] if finish == "stop" else row.ids)
         row.finish = finish
         row.done.set_result(row)
+        self.said.append(tuple(row.ids))
         return [row]
 
     @torch.no_grad()

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -59,31 +60,42 @@ def engine(policy: Policy) -> Iterator[QuietEngine]:
     engine.close()
 
 
+TASK: ContextVar[asyncio.Task[Any]] = ContextVar("task")  # of the call that the plug-in runs in
+
+
 class Hangs:
     """Stands in for the clock: a call is out of time when its plug-in says that it hangs."""
 
     def __init__(self) -> None:
-        self.spans, self.end = set(), threading.Event()
+        self.tasks, self.end = set(), threading.Event()
 
     def hang(self) -> None:
-        self.spans.add(tracing.current()[1].span)
+        self.tasks.add(TASK.get())
         self.end.wait(60)
 
     async def hang_async(self) -> None:
-        self.spans.add(tracing.current()[1].span)
+        self.tasks.add(TASK.get())
         await asyncio.sleep(60)
 
     async def ended_within(self, task: asyncio.Future[Any], seconds: float) -> bool:
-        while not task.done() and tracing.current()[1].span not in self.spans:
+        while not task.done() and task not in self.tasks:
             await asyncio.wait({task}, timeout=0.002)
-        self.spans.discard(tracing.current()[1].span)
         return task.done()
 
 
 @pytest.fixture
 def hangs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hangs]:
+    def marked(method: Callable[..., Any]) -> Callable[..., Any]:
+        async def run(self: Any, *args: Any) -> Any:
+            TASK.set(asyncio.current_task())
+            return await method(self, *args)
+
+        return run
+
     hangs = Hangs()
     monkeypatch.setattr(calling, "ended_within", hangs.ended_within)
+    for name in ("_on_loop", "_on_thread"):
+        monkeypatch.setattr(calling.Caller, name, marked(getattr(calling.Caller, name)))
     yield hangs
     hangs.end.set()
 
@@ -136,7 +148,7 @@ def test_rollout_cells(outcome: str, place: int, often: int, is_async: bool, pol
     plugin = PluginRollout(a_rollout(outcome, place, often, is_async, hangs, runs), policy,
                            engine=lambda _: engine)
     samples, keys = [ask(name="s0"), ask(name="s1")], [[1, 2, 3], [4, 5, 6]]
-    mine = [runs_of for runs_of in (("s0", i) for i in range(3))]
+    mine = [("s0", i) for i in range(3)]
     others = [member for member in mine if member[1] != place]
     stops = outcome in FAILS and often > LIMIT
     if outcome in INTERRUPTS or stops:
