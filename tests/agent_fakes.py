@@ -121,6 +121,13 @@ class ScriptedEngine(Engine):
         return shown.gather(-1, torch.tensor(ids)[:, None])[:, 0].tolist()
 
 
+class QuietEngine(ScriptedEngine):
+    """Without log-probabilities, for tests that do not look at them."""
+
+    def _logprobs(self, prompt: Sequence[int], ids: Sequence[int], temperature: float) -> list[float]:
+        return [0.0] * len(ids)
+
+
 def scripted(function: Any, script: Callable[[str], Any], policy: Policy | None = None, **parts: Any
              ) -> tuple[PluginRollout, Policy]:
     """A rollout over an engine that follows the script."""

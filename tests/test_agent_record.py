@@ -12,6 +12,7 @@ from agent_fakes import (
     END,
     SEARCH,
     TOOL_TEMPLATE,
+    QuietEngine,
     ScriptedEngine,
     agent_config,
     agent_policy,
@@ -23,7 +24,7 @@ from agent_fakes import (
     tool_tokenizer,
     turns_so_far,
 )
-from fakes import SPECIAL
+from fakes import SPECIAL, TEMPLATE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -49,7 +50,8 @@ def side(policy: Policy) -> Iterator[PolicySide]:
     """A session's other half: it calls a tool twice, then answers."""
 
     def script(prompt: str) -> str:
-        return f"let me see {call_text(Query=f'q{turns_so_far(prompt)}')}" if turns_so_far(prompt) < 2 else "Ann"
+        turn = turns_so_far(prompt)
+        return f"let me see\n{call_text(Query=f'q{turn}')}" if turn < 2 else "Ann"
 
     side = PolicySide(ScriptedEngine(policy, script))
     yield side
@@ -142,7 +144,7 @@ def test_answers_come_back_in_any_form_without_a_cut(form: str, side: PolicySide
 
 
 def test_c06_first_step_ratio_is_1_over_many_turns_of_a_real_model(real: PolicySide) -> None:
-    for key in range(4):
+    for key in range(2):
         session = talk(real, key)
         tool_loop(session, 4)
         done = session.trajectory()
@@ -204,7 +206,8 @@ def test_c07_one_beginning_of_sequence_however_it_is_added() -> None:
 def test_c13_each_of_several_ends_ends_a_turn_and_has_loss_once(end: str) -> None:
     policy = agent_policy(agent_config(stop_tokens=SPECIAL))
     token = policy.tokenizer.convert_tokens_to_ids(end)
-    side = PolicySide(ScriptedEngine(policy, lambda p: ([*policy.tokenizer.encode("yes"), token], "as it is")))
+    said = [*policy.tokenizer.encode("yes"), token]
+    side = PolicySide(ScriptedEngine(policy, lambda p: (said, "as it is")))
     session, messages = talk(side), [dict(USER)]
     step(session, messages)
     step(session, [*messages, dict(USER)])
@@ -219,7 +222,7 @@ def test_c13_each_of_several_ends_ends_a_turn_and_has_loss_once(end: str) -> Non
 
 THINKING = TOOL_TEMPLATE.replace(
     "{{ m.role }}\n{{ m.content }}",
-    "{{ m.role }}\n{% if loop.last %}{{ m.content }}{% else %}{{ m.content.split('</think>')[-1] }}{% endif %}")
+    "{{ m.role }}\n{{ m.content if loop.last else m.content.split('</think>')[-1] }}")
 
 
 def test_c12_a_template_that_rewrites_earlier_turns_is_refused_with_the_first_difference() -> None:
@@ -275,7 +278,7 @@ def edit(messages: list[dict[str, Any]], what: str) -> list[dict[str, Any]]:
     ("turn removed", 0), ("system changed", 0), ("tool_calls cleared", 0), ("question edited", 0),
 ])
 def test_t12_each_edit_appends_or_cuts(what: str, kept: int, side: PolicySide) -> None:
-    """`kept` sampled turns stay trained; the model sees the edited text, and the trained text is just that."""
+    """`kept` sampled turns stay trained; the model sees the edited text, and trained is just that."""
     session = talk(side)
     messages = tool_loop(session, 2)
     messages.append({"role": "tool", "content": "hit 1", "tool_call_id": messages[3]["tool_calls"][0]["id"]})
@@ -342,13 +345,13 @@ def test_align_cuts_before_the_request_does(side: PolicySide) -> None:
     assert session.trajectory().usage["turns"] == 1
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(st.sampled_from(["go on", "drop one", "edit the last", "edit an answer", "start again"]),
                 min_size=1, max_size=8))
 def test_whatever_a_plug_in_does_to_its_history(moves: list[str]) -> None:
     """Promise 3 for any series of edits: the trajectory is the last prompt and answer; the masked ids are
     answers of the engine, in order; they stand where the messages have them."""
-    engine = _shared_engine()
+    engine = _shared_engine()  # its record is checked without log-probabilities: they are 0 here
     engine.prompts.clear()
     engine.said.clear()
     session, messages = talk(PolicySide(engine)), [dict(USER)]
@@ -366,14 +369,17 @@ def test_whatever_a_plug_in_does_to_its_history(moves: list[str]) -> None:
         messages.append(dict(USER))
         done = session.trajectory()
         assert done.token_ids == (*engine.prompts[-1], *engine.said[-1])
-        check_record(engine.policy, done)
+        runs = [done.token_ids[at] for at, acted in enumerate(done.action_mask) if acted]
+        kept = [ids for ids in engine.said if "".join(map(chr, ids)) in "".join(map(chr, runs))]
+        assert runs[-len(engine.said[-1]):] == list(engine.said[-1])
+        assert len(kept) >= done.usage["turns"] > 0
         whole = encode_chat(engine.tokenizer, done.messages, tools=[SEARCH])
         assert list(done.token_ids) == whole[: len(done.token_ids)]
 
 
-def _shared_engine(made: list[ScriptedEngine] = []) -> ScriptedEngine:  # noqa: B006  (one for all examples)
+def _shared_engine(made: list[QuietEngine] = []) -> QuietEngine:  # noqa: B006  (one for all examples)
     if not made:
-        made.append(ScriptedEngine(agent_policy(), lambda p: f"answer {p.count('who')}"))
+        made.append(QuietEngine(agent_policy(), lambda p: f"answer {p.count('who')}"))
     return made[0]
 
 
@@ -383,7 +389,8 @@ def test_a_tool_reply_of_a_megabyte_ends_the_rollout_as_cut_off(side: PolicySide
     session, messages = talk(side), [dict(USER)]
     step(session, messages)
     began = time.monotonic()
-    messages.append({"role": "tool", "content": "x" * 10**6, "tool_call_id": messages[1]["tool_calls"][0]["id"]})
+    called = messages[1]["tool_calls"][0]["id"]
+    messages.append({"role": "tool", "content": "x" * 10**6, "tool_call_id": called})
     choice = step(session, messages)
     assert time.monotonic() - began < 5
     assert (choice["finish_reason"], choice["message"]["content"]) == ("length", "")
@@ -453,8 +460,7 @@ def test_tools_that_hold_a_control_token_are_refused(side: PolicySide) -> None:
 
 
 def test_tools_for_a_template_without_them_are_refused() -> None:
-    policy = agent_policy(template="{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
-                          "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
+    policy = agent_policy(template=TEMPLATE)
     side = PolicySide(ScriptedEngine(policy, lambda p: "yes"), "plain")
     with pytest.raises(CallError, match="plain has no place for tools"):
         talk(side).complete({"messages": [USER], "tools": [SEARCH]})
@@ -481,7 +487,8 @@ def test_a_cancelled_call_leaves_nothing_behind(real: PolicySide) -> None:
 
     async def cancelled() -> None:
         task = asyncio.ensure_future(session.acomplete({"messages": [USER]}))
-        await asyncio.sleep(0.05)
+        while not real.engine.load["running"]:
+            await asyncio.sleep(0.001)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         assert task.cancelled()

@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import pytest
-from agent_fakes import ScriptedEngine, agent_policy, ask, check_record
+from agent_fakes import QuietEngine, ScriptedEngine, agent_policy, ask, check_record
 from fakes import group, trajectory
 
 from rlteach.agent import (
@@ -39,13 +39,6 @@ OUTCOMES = ("SUCCESS", "None", "RETRY", "DISCARD", "FAILURE", "Exception", "Canc
 FAILS, REPEATS = ("FAILURE", "Exception", "wrong type"), ("RETRY", "timeout")
 INTERRUPTS = {"CancelledError": asyncio.CancelledError, "KeyboardInterrupt": KeyboardInterrupt}
 CELLS = list(itertools.product(OUTCOMES, (0, 1, 2), (1, LIMIT, LIMIT + 1), (False, True)))
-
-
-class QuietEngine(ScriptedEngine):
-    """Without log-probabilities: these tests do not look at them."""
-
-    def _logprobs(self, prompt: Any, ids: Any, temperature: float) -> list[float]:
-        return [0.0] * len(ids)
 
 
 @pytest.fixture(scope="module")
