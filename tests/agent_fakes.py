@@ -32,11 +32,11 @@ TOOL_TEMPLATE = (
     "{% for m in messages %}"
     "{% if m.role == 'tool' %}"
     "{% if loop.first or messages[loop.index0 - 1].role != 'tool' %}<|im_start|>user{% endif %}"
-    "\n<tool_response>\n{{ m.content }}\n</tool_response>"
+    "{{ '\n' }}<tool_response>\n{{ m.content }}\n</tool_response>"
     "{% if loop.last or messages[loop.index0 + 1].role != 'tool' %}<|im_end|>\n{% endif %}"
     "{% else %}<|im_start|>{{ m.role }}\n{{ m.content }}"
     "{% for c in m.tool_calls or [] %}"
-    "{% if m.content or not loop.first %}\n{% endif %}<tool_call>\n{\"name\": \"{{ c.function.name }}\", "
+    "{{ '\n' if m.content or not loop.first else '' }}<tool_call>\n{\"name\": \"{{ c.function.name }}\", "
     "\"arguments\": {{ c.function.arguments | tojson }}}\n</tool_call>{% endfor %}<|im_end|>\n{% endif %}"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
 SEARCH = {"type": "function", "function": {"name": "web_search", "description": "search", "parameters": {

@@ -64,7 +64,12 @@ from rlteach.training.trainer import OrealTrainer
 from rlteach.types import Message
 from rlteach.views.trace import TraceError, read_trace, rollout_table, trace_tree
 
-ARK_NAMES = ["rollout", "group_grader", "single_grader", "Runtime", "PluginInstance", "PluginContext", "PluginStatus", "RolloutInferenceProxy", "RolloutResult", "RolloutRetryException", "GroupGraderResult", "ChatCompletionSample", "ChatCompletionMessage", "ChatCompletionResponse", "Trajectory", "wrap_client_inplace", "wrap_async_client_inplace", "wrap_inplace_trace", "observe", "coze_monitor", "test_with_dataset"]
+ARK_NAMES = (
+    "rollout", "group_grader", "single_grader", "Runtime", "PluginInstance", "PluginContext", "PluginStatus",
+    "RolloutInferenceProxy", "RolloutResult", "RolloutRetryException", "GroupGraderResult",
+    "ChatCompletionSample", "ChatCompletionMessage", "ChatCompletionResponse", "Trajectory",
+    "wrap_client_inplace", "wrap_async_client_inplace", "wrap_inplace_trace", "observe", "coze_monitor",
+    "test_with_dataset")
 
 
 def test_the_names_of_the_ark_sdk_are_there() -> None:

@@ -73,8 +73,8 @@ def proxy_of(side: PolicySide, face: ProxyFace, key: int = 1) -> RolloutInferenc
 
 # what a plug-in may ask ---------------------------------------------------------------------------
 SAMPLING = [("temperature", 0.7), ("top_p", 0.9), ("max_tokens", 5), ("max_completion_tokens", 5),
-            ("seed", 1), ("stop", ["x"]), ("frequency_penalty", 0.5), ("presence_penalty", 1), ("logit_bias", {"1": 1}),
-            ("reasoning_effort", "low"), ("temperature", 1.0), ("temperature", 0)]
+            ("seed", 1), ("stop", ["x"]), ("frequency_penalty", 0.5), ("presence_penalty", 1),
+            ("logit_bias", {"1": 1}), ("reasoning_effort", "low"), ("temperature", 1.0), ("temperature", 0)]
 EXTRA = [("top_k", 5), ("thinking", {"type": "enabled"}), ("repetition_penalty", 1.2), ("max_new_tokens", 5)]
 
 
