@@ -582,6 +582,54 @@ def test_a_plug_in_trains_through_the_six_stages() -> None:
     made.close()
 
 
+def test_a_rollout_is_the_same_again_whatever_the_delays() -> None:
+    """Tools that take their time put rows into other company; the cell run twice gives the same result."""
+    rng = random.Random(0)
+
+    @rollout(runtime=Runtime(max_concurrency=100))
+    async def plugin(context: Any, proxy: RolloutInferenceProxy, sample: ChatCompletionSample) -> None:
+        client, messages = proxy.async_rollout_client(), sample.model_dump()["messages"]
+        for turn in range(3):
+            reply = await client.chat.completions.create(model="x", messages=messages)
+            messages += [reply.choices[0].message.model_dump(), {"role": "user", "content": f"and {turn}?"}]
+            await asyncio.sleep(rng.random() / 50)
+
+    policy = agent_policy(agent_config(max_new_tokens=12))
+    made = PluginRollout(plugin, policy)
+    questions, keys = [ask(f"{i}?", name=str(i)) for i in range(6)], [[2 * i, 2 * i + 1] for i in range(6)]
+    runs = [made(policy, questions, keys) for _ in range(3)]
+    recorded = [[(t.token_ids, t.action_mask) for g in run for t in g.trajectories] for run in runs]
+    assert recorded[0] == recorded[1] == recorded[2]
+    for t in runs[0][0].trajectories:
+        check_record(policy, t)
+    made.close()
+
+
+def test_d05_rewards_stay_with_their_trajectories_whatever_the_delays() -> None:
+    rng = random.Random(0)
+
+    @group_grader
+    async def grader(context: Any, sample: ChatCompletionSample, trajectories: Any) -> GroupGraderResult:
+        await asyncio.sleep(rng.random() / 50)
+        return GroupGraderResult(rewards=[sample.extra["number"] / 100] * len(trajectories))
+
+    answer = group([trajectory([5], [6])] * 2, [None] * 2)
+    found = PluginJudger(grader).grade_all([answer.with_(sample=ask(number=n)) for n in range(30)])
+    assert [[j.score for j in row] for row in found] == [[n / 100] * 2 for n in range(30)]
+
+
+def test_h02_a_plug_in_runs_inside_a_running_event_loop() -> None:
+    """A notebook's cell: its own loop runs already."""
+    made, policy = scripted(rollout(one_turn), lambda _: "yes")
+
+    async def cell() -> int:
+        (found,) = made(policy, [ask()], [[1, 2]])
+        return len(PluginJudger(random_reward).grade(found))
+
+    assert asyncio.run(cell()) == 2
+    made.close()
+
+
 def test_all_samples_discarded_is_a_step_without_an_update() -> None:
     @rollout
     def plugin(context: Any, proxy: Any, sample: Any) -> RolloutResult:

@@ -42,6 +42,7 @@ from rlteach.agent import (
     wrap_client_inplace,
     wrap_inplace_trace,
 )
+from rlteach.agent.calling import LOOP
 from rlteach.agent.calls import CallError
 from rlteach.agent.session import PolicySide
 from rlteach.serving.proxy_http import ProxyFace
@@ -353,6 +354,10 @@ def sockets() -> int:
     return sum(os.readlink(link).startswith("socket:") for link in links if os.path.islink(link))
 
 
+def of_rollouts() -> list[str]:
+    return [t.name for t in threading.enumerate() if t.name in ("rlteach-sync_talk", "rlteach-async_talk")]
+
+
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts sockets in /proc")
 @pytest.mark.parametrize(("plugin", "sessions"), [
     (async_talk, 12), (sync_talk, 8), pytest.param(async_talk, SESSIONS, marks=pytest.mark.gate),
@@ -364,16 +369,17 @@ def test_t11_sessions_never_mix(plugin: Any, sessions: int, face: ProxyFace) -> 
     made = PluginRollout(rollout(runtime=Runtime(max_concurrency=64))(plugin), policy, face=lambda: face,
                          engine=lambda p: QuietEngine(p, echo))
     gc.collect()
-    threads, open_sockets = threading.active_count(), sockets()
+    open_sockets = sockets()
     check_sessions(made, policy, face, sessions, max(sessions // 10, 1))
     made.close()
     gc.collect()
     until = 200
-    while until and (sockets() > open_sockets or threading.active_count() > threads + 1):
+    while until and (sockets() > open_sockets or of_rollouts()):
         threading.Event().wait(0.05)
         until -= 1
     assert sockets() <= open_sockets, "no socket is left open"
-    assert threading.active_count() <= threads + 1, "no thread either (but the plug-ins' loop)"
+    assert of_rollouts() == [], "no thread of a rollout either"
+    assert len(LOOP._tasks) == 0, "and no task"
 
 
 def test_wrapped_sessions_of_a_real_model_never_mix(face: ProxyFace) -> None:

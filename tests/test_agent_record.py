@@ -106,7 +106,8 @@ def test_the_record_ends_where_the_model_saw_it(side: PolicySide) -> None:
     assert done.usage["completion_tokens"] == sum(map(len, side.engine.said))
 
 
-def test_two_tool_replies_in_a_row_and_two_calls_in_one_answer(policy: Policy) -> None:
+def test_two_tool_replies_in_a_row_and_two_calls_in_one_answer() -> None:
+    policy = agent_policy(agent_config(max_new_tokens=200))
     two = f"{call_text(Query='a')}\n{call_text(Query='b')}"
     side = PolicySide(ScriptedEngine(policy, lambda p: "Ann" if turns_so_far(p) else two))
     session, messages = talk(side), [dict(USER)]

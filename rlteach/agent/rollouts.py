@@ -20,6 +20,7 @@ from rlteach.agent.plugins import plugin_of
 from rlteach.agent.proxy import Face, RolloutInferenceProxy
 from rlteach.agent.session import PolicySide, Sampling, Session
 from rlteach.agent.tracing import Span, Tracer
+from rlteach.agent.twin import Twin
 from rlteach.agent.types import (
     SPAN,
     ChatCompletionSample,
@@ -49,6 +50,7 @@ class PluginRollout:
         self.caller = Caller(function, self.plugin, read_result)
         self.face, self.tracer, self.job_id, self._engine = face, tracer or Tracer(), job_id, engine
         self.counts: Counter[str] = Counter()
+        self._twin: Twin | None = None
         self._side: PolicySide | None = None
         if policy is not None:
             self.prepare(policy)
@@ -59,14 +61,16 @@ class PluginRollout:
         Raises:
             ModelError: the chat template is not fit for many turns.
         """
-        if self._side is None or self._side.engine.policy is not policy:
+        if self._side is None or self._twin is None or self._twin.original is not policy:
             self.close()
-            engine = self._engine(policy)
+            self._twin = Twin(policy)
+            engine = self._engine(self._twin.policy)
             try:
                 self._side = PolicySide(engine, policy.config.policy)
             except BaseException:
                 engine.close()
                 raise
+        self._twin.sync()
         return self._side
 
     def __call__(self, policy: Policy, samples: Sequence[Sample], keys: Sequence[Sequence[int]], *,
@@ -104,7 +108,7 @@ class PluginRollout:
         """Stop the engine; the next call starts another."""
         if self._side is not None:
             self._side.engine.close()
-            self._side = None
+            self._side = self._twin = None
 
     async def _all(self, side: PolicySide, context: PluginContext, samples: Sequence[Sample],
                    views: Sequence[ChatCompletionSample], keys: Sequence[Sequence[int]], greedy: bool

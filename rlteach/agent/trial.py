@@ -31,6 +31,7 @@ from rlteach.agent.proxy import (
 )
 from rlteach.agent.rollouts import read_result
 from rlteach.agent.types import (
+    SAMPLING,
     ChatCompletionMessage,
     ChatCompletionSample,
     PluginContext,
@@ -206,8 +207,9 @@ def read_samples(path: str | Path) -> list[ChatCompletionSample]:
             try:
                 entry = json.loads(line)
                 if "messages" not in entry:
+                    own = {name: entry.pop(name) for name in (*SAMPLING, "tools") if name in entry}
                     entry = {"messages": [{"role": "user", "content": entry["question"]}],
-                             "extra": {"answer": entry["gold_answer"], **entry}}
+                             "extra": {"answer": entry["gold_answer"], **entry}, **own}
                 out.append(ChatCompletionSample(**entry))
             except (ValueError, TypeError, KeyError) as error:
                 why = " ".join(str(error).split())[:200]

@@ -61,7 +61,11 @@ def chat_text(
             entry["content"] = hole
             left_out += [hole] if gap else []
         dicts.append(entry)
-    text = _render(tokenizer, dicts, tools)
+    return _split(_render(tokenizer, dicts, tools), typed, left_out)
+
+
+def _split(text: str, typed: dict[str, str], left_out: list[str]) -> list[list[Piece]]:
+    """Put what was typed into its holes, and divide the text at those that stay empty."""
     parts: list[list[Piece]] = [[]]
     # a template may leave a message out, repeat it, or put it elsewhere
     pieces = re.split(f"({'|'.join(map(re.escape, typed))})", text) if typed else [text]
@@ -70,7 +74,7 @@ def chat_text(
             parts.append([])
         else:
             parts[-1].append((typed.get(piece, piece), piece in typed))
-    if [p for p in pieces if p in left_out] != left_out:
+    if [piece for piece in pieces if piece in left_out] != left_out:
         raise ModelError("the chat template leaves out, repeats or moves what the assistant said: take a "
                          "template that writes each message once, in its place")
     return parts

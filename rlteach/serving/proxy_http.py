@@ -11,7 +11,9 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from typing import Any
 
 from pydantic_core import from_json
@@ -22,12 +24,30 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from rlteach.agent.calls import CallError
+from rlteach.agent.rollouts import PluginRollout
 from rlteach.agent.session import Session, SessionClosedError
+from rlteach.agent.tracing import Tracer
 from rlteach.policy.decode import EngineError
+from rlteach.policy.policy import Policy
 from rlteach.serving.app import GONE, Limits, as_wire_error, unless_gone, wrong_path
 from rlteach.serving.guard import LOOPBACK, hostname, read_body, refuse
 from rlteach.serving.server import AppThread
 from rlteach.serving.wire import WireError
+
+
+def plugin_rollout(function: Callable[..., Any], policy: Policy | None = None, *,
+                   tracer: Tracer | None = None, job_id: str = "") -> PluginRollout:
+    """OrealTrainer's `rollout` of a function with @rollout; all of them share one HTTP face.
+
+    Raises:
+        PluginError: it is not decorated; ModelError: the policy's template is not fit for many turns.
+    """
+    return PluginRollout(function, policy, face=_face, tracer=tracer, job_id=job_id)
+
+
+@cache
+def _face() -> ProxyFace:
+    return ProxyFace()
 
 
 class ProxyFace:
