@@ -368,6 +368,7 @@ def test_t11_sessions_never_mix(plugin: Any, sessions: int, face: ProxyFace) -> 
     policy = agent_policy(agent_config(max_new_tokens=120), positions=6000)
     made = PluginRollout(rollout(runtime=Runtime(max_concurrency=64))(plugin), policy, face=lambda: face,
                          engine=lambda p: QuietEngine(p, echo))
+    LOOP.run(asyncio.sleep(0))  # it has a pair of sockets of its own, for as long as the process lives
     gc.collect()
     open_sockets = sockets()
     check_sessions(made, policy, face, sessions, max(sessions // 10, 1))
