@@ -483,6 +483,15 @@ def test_parallel_calls_of_one_session_leave_the_context_of_the_last(real: Polic
     check_record(real.engine.policy, done)
 
 
+def test_an_earlier_call_that_ends_later_is_not_the_last_one(side: PolicySide) -> None:
+    session = talk(side)
+    one, two = (session._begin({"messages": [{"role": "user", "content": text}]}, None) for text in ("a", "b"))
+    session._end(two, None)
+    session._end(one, None)
+    assert session.trajectory().messages[0].content == "b"
+    assert session.trajectory().token_ids == (*side.engine.prompts[1], *side.engine.said[1])
+
+
 def test_a_cancelled_call_leaves_nothing_behind(real: PolicySide) -> None:
     session = talk(real, max_new_tokens=1500)
 

@@ -26,7 +26,8 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "response_format": ({"type": "text"},), "store": (False,), "modalities": (["text"],),
     "functions": ([],), "function_call": ("none",), "service_tier": ("auto", "default"),
     "verbosity": ("medium",)}
-# they say nothing about the answer; `model` counts only where a plug-in is tried without training
+# They say nothing about the answer; `model` counts only where a plug-in is tried without training, and
+# how long a call may take is the plug-in's own timeout.
 IGNORED = ("model", "user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
            "prompt_cache_options", "extra_headers", "extra_query", "timeout")
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -58,7 +59,10 @@ def read_call(fields: Mapping[str, Any], control: Sequence[str] = ()) -> Call:
         CallError: a sampling parameter, a field with an effect that a rollout does not have, or a
             message that is none.
     """
-    given = {k: v for k, v in {**fields, **(fields.get("extra_body") or {})}.items() if not unset(v)}
+    more = fields.get("extra_body") or {}
+    if not isinstance(more, Mapping):
+        raise CallError("extra_body must be an object with fields", "extra_body")
+    given = {k: v for k, v in {**fields, **more}.items() if not unset(v)}
     messages, tools = given.pop("messages", None), given.pop("tools", None) or []
     for name in ("extra_body", *IGNORED):
         given.pop(name, None)
