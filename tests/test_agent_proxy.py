@@ -125,7 +125,8 @@ def test_null_and_neutral_fields_are_fine(way: str, side: PolicySide, face: Prox
     ({"messages": [{"role": "tool", "content": "x"}]}, "messages.0.tool_call_id is missing"),
     ({"messages": [{"role": "assistant", "tool_calls": [{"id": "x"}]}]}, "messages.0.tool_calls"),
     ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0.content must be"),
-    ({"tools": "x"}, "tools: give a list"), ({"extra_body": [1]}, "extra_body must be an object"), ({"made_up": 3}, "made_up has an effect"),
+    ({"tools": "x"}, "tools: give a list"),
+    ({"extra_body": [1]}, "extra_body must be an object"), ({"made_up": 3}, "made_up has an effect"),
 ])
 def test_requests_that_cannot_be_answered_say_which_field(fields: dict[str, Any], why: str,
                                                           side: PolicySide) -> None:

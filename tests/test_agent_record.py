@@ -485,7 +485,7 @@ def test_parallel_calls_of_one_session_leave_the_context_of_the_last(real: Polic
 
 def test_an_earlier_call_that_ends_later_is_not_the_last_one(side: PolicySide) -> None:
     session = talk(side)
-    one, two = (session._begin({"messages": [{"role": "user", "content": text}]}, None) for text in ("a", "b"))
+    one, two = (session._begin({"messages": [{"role": "user", "content": text}]}, None) for text in "ab")
     session._end(two, None)
     session._end(one, None)
     assert session.trajectory().messages[0].content == "b"
@@ -499,9 +499,12 @@ def test_a_cancelled_call_leaves_nothing_behind(real: PolicySide) -> None:
         task = asyncio.ensure_future(session.acomplete({"messages": [USER]}))
         while not real.engine.load["running"]:
             await asyncio.sleep(0.001)
+        (row,) = session._rows
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         assert task.cancelled()
+        assert row.cancelled, "it leaves the batch at the next token"
+        assert session._rows == []
 
     asyncio.run(cancelled())
     assert session.trajectory() is None
