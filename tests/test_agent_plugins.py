@@ -13,6 +13,7 @@ from typing import Any
 
 import openai
 import pytest
+import torch
 from agent_fakes import (
     SEARCH,
     agent_config,
@@ -59,6 +60,7 @@ from rlteach.agent import (
     wrap_inplace_trace,
 )
 from rlteach.agent.plugins import plugin_of
+from rlteach.agent.twin import Twin
 from rlteach.judger.function import as_judger
 from rlteach.training.trainer import OrealTrainer
 from rlteach.types import Message
@@ -603,6 +605,24 @@ def test_a_rollout_is_the_same_again_whatever_the_delays() -> None:
     for t in runs[0][0].trajectories:
         check_record(policy, t)
     made.close()
+
+
+def test_rollouts_sample_from_a_copy_in_double_precision_that_follows_the_policy() -> None:
+    policy = agent_policy()
+    twin = Twin(policy)
+    assert twin.policy.model.dtype == torch.float64
+    assert policy.model.dtype == torch.float32
+    with torch.no_grad():
+        for weight in policy.model.parameters():
+            weight += 1
+    policy.version = 3
+    twin.sync()
+    assert twin.policy.version == 3
+    for mine, theirs in zip(policy.model.parameters(), twin.policy.model.parameters(), strict=True):
+        assert torch.equal(mine.double(), theirs)
+    assert not any(weight.requires_grad for weight in twin.policy.model.parameters())
+    double = agent_policy(double=True)
+    assert Twin(double).policy is double, "nothing to gain from a copy"
 
 
 def test_d05_rewards_stay_with_their_trajectories_whatever_the_delays() -> None:
