@@ -71,7 +71,7 @@ def get_current_weather(location: str, unit: str = "celsius") -> str:
     """The weather of a made-up world as JSON: always the same for a place, so that answers can be graded.
 
     >>> get_current_weather("Beijing")
-    '{"location": "Beijing", "temperature": -8, "unit": "celsius", "sky": "wind"}'
+    '{"location": "Beijing", "temperature": 15, "unit": "celsius", "sky": "clear"}'
     """
     digest = blake2b(location.strip().lower().encode(), digest_size=2).digest()
     degrees, sky = digest[0] % 45 - 10, SKIES[digest[1] % len(SKIES)]
