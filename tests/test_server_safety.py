@@ -204,7 +204,7 @@ def test_close_frees_the_port_and_says_so() -> None:
         socket.create_connection(("127.0.0.1", server.port), timeout=5)
     with serve(tiny_policy(), port=server.port) as again:
         assert again.port == server.port
-    assert not server._thread.is_alive()
+    assert not server._app.alive
     assert not server.backend.engine._worker.is_alive()
 
 

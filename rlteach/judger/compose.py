@@ -33,6 +33,13 @@ def submit(judger: Judger, groups: Sequence[Group]) -> None:
         judger.submit(groups)
 
 
+def grade_all(judger: Judger, groups: Sequence[Group]) -> list[tuple[Judgement, ...]]:
+    """Judgements of each group; a judger that can judge many groups at once is given them at once."""
+    if hasattr(judger, "grade_all"):
+        return judger.grade_all(groups)
+    return [judger.grade(group) for group in groups]
+
+
 class RuleThenLLM:
     """The rule first; a model judges what it left open (SEEDS row 62).
 
@@ -108,6 +115,10 @@ class WeightedSum:
     def grade(self, group: Group) -> tuple[Judgement, ...]:
         return self._sum([judger.grade(group) for judger, _ in self.parts])
 
+    def grade_all(self, groups: Sequence[Group]) -> list[tuple[Judgement, ...]]:
+        columns = [grade_all(judger, groups) for judger, _ in self.parts]
+        return [self._sum(rows) for rows in zip(*columns, strict=True)]
+
     async def agrade(self, group: Group) -> tuple[Judgement, ...]:
         return self._sum(await asyncio.gather(*(agrade(judger, group) for judger, _ in self.parts)))
 
@@ -116,9 +127,16 @@ class WeightedSum:
         return tuple(_weighted(row, weights) for row in zip(*columns, strict=True))
 
 
-def graders(*parts: tuple[Judger | Callable[..., Any], float]) -> WeightedSum:
-    """(grader, weight) pairs, as the Ark SDK's pipeline takes them (SEEDS row 4)."""
-    return WeightedSum([(as_judger(judger), weight) for judger, weight in parts])
+def graders(*parts: tuple[Any, ...]) -> WeightedSum:
+    """(grader, weight) or (plug-in, weight, envs), as the Ark SDK's pipeline takes them (SEEDS row 4).
+
+    envs: environment variables that are set while this plug-in runs, and for it only.
+    """
+    for part in parts:
+        if not isinstance(part, tuple) or len(part) not in (2, 3):
+            raise ValueError("graders(...) takes (grader, weight) or (plug-in, weight, envs); "
+                             f"got {part!r}")
+    return WeightedSum([(as_judger(part[0], *part[2:]), part[1]) for part in parts])
 
 
 def _weighted(row: Sequence[Judgement], weights: Sequence[float]) -> Judgement:

@@ -6,7 +6,7 @@ A score is a number from 0 to 1, True, False, or None for an answer that it coul
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rlteach.types import Group, Judgement, Judger, Sample, Trajectory
@@ -53,8 +53,16 @@ def name_of(function: Callable[..., Any]) -> str:
     return getattr(function, "__name__", "function")
 
 
-def as_judger(judger: Judger | Callable[..., Any]) -> Judger:
-    """The judger itself, or a function made into one."""
+def as_judger(judger: Judger | Callable[..., Any], envs: Mapping[str, str] | None = None) -> Judger:
+    """The judger itself, or a function made into one.
+
+    A decorated grader of rlteach.agent says itself which judger it makes (`__judger__`); only there
+    do envs, the environment variables it is run with, mean anything.
+    """
+    if hasattr(judger, "__judger__"):
+        return judger.__judger__(envs)
+    if envs:
+        raise ValueError("envs are for graders with @group_grader or @single_grader")
     if isinstance(judger, type):
         raise TypeError(f"a judger is an object, not a class: give {judger.__name__}() in place of "
                         f"{judger.__name__}")

@@ -35,6 +35,7 @@ class EngineError(ValueError):
 @dataclass(frozen=True)
 class RowParams:
     """How one row samples. top_k 0: all tokens. top_logprobs: alternatives recorded a position.
+    keep_support: record the ids that top-k and top-p left, as training needs them (Row.support).
 
     temperature 0 takes the most likely token; the log-probabilities recorded are then those at
     temperature 1. Otherwise they are those of the distribution that the token was drawn from, with
@@ -47,6 +48,7 @@ class RowParams:
     top_k: int = 0
     stop: tuple[str, ...] = ()
     top_logprobs: int = 0
+    keep_support: bool = False
 
     @property
     def greedy(self) -> bool:
@@ -72,6 +74,7 @@ class Row:
         self.ids: list[int] = []
         self.logprobs: list[float] = []
         self.top: list[list[tuple[int, float]]] = []
+        self.support: list[tuple[int, ...]] = []
         self.text: str | None = None
         self.finish: str | None = None
         self.cancelled = False
@@ -130,6 +133,7 @@ class Batch:
         logprobs = self._distributions(logits)
         chosen = self._draw(logprobs)
         self._record_top(logprobs)
+        self._record_support(logprobs)
         picked = logprobs.gather(-1, chosen[:, None])[:, 0]
         for row, token, logprob in zip(self.rows, chosen.tolist(), picked.tolist(), strict=True):
             row.take(token, logprob, self.tokenizer)
@@ -204,6 +208,12 @@ class Batch:
             count = self.rows[i].params.top_logprobs
             pairs = zip(ids[:count], found[:count], strict=True)
             self.rows[i].top.append([(t, v) for t, v in pairs if v > float("-inf")])
+
+
+    def _record_support(self, logprobs: Tensor) -> None:
+        for i, row in enumerate(self.rows):
+            if row.params.keep_support and row.params.cut != (0, 1.0):
+                row.support.append(tuple(logprobs[i].isfinite().nonzero()[:, 0].tolist()))
 
 
 def _wide(states: Tensor, length: int) -> Tensor:

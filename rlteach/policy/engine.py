@@ -12,14 +12,14 @@ from __future__ import annotations
 import copy
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from hashlib import blake2b
 from typing import Any
 
 import torch
 
-from rlteach.policy.chat import encode_chat
+from rlteach.policy.chat import Piece, chat_text, encode_pieces
 from rlteach.policy.decode import Batch, EngineError, Row, RowParams
 from rlteach.policy.grammar import Vocabulary
 from rlteach.policy.policy import Policy
@@ -84,13 +84,23 @@ class Engine:
         Raises:
             EngineError: the chat template cannot take these messages.
         """
+        (pieces,) = self.render(messages, tools)
+        return self.encode_pieces(pieces)
+
+    def render(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = (),
+               gaps: Collection[int] = ()) -> list[list[Piece]]:
+        """The prompt's text, split at the messages `gaps` (policy/chat.py); raises EngineError."""
         system = self.policy.config.system_prompt
         try:
             with self._text_lock:
-                return encode_chat(self.tokenizer, messages, tools=tools, system_prompt=system)
+                return chat_text(self.tokenizer, messages, tools=tools, system_prompt=system, gaps=gaps)
         except Exception as error:  # a template is a program of somebody else's
             why = " ".join(str(error).split())[:200]
             raise EngineError(f"messages: the chat template cannot take them ({why})") from None
+
+    def encode_pieces(self, pieces: Sequence[Piece]) -> list[int]:
+        with self._text_lock:
+            return encode_pieces(self.tokenizer, pieces)
 
     def decode(self, ids: Sequence[int], **options: Any) -> str:
         with self._text_lock:

@@ -17,39 +17,57 @@ from rlteach.serving.loading import load_backend
 from rlteach.serving.ports import ServeError, listen
 
 
-class Server:
-    """A server that runs until `close()`, the end of its `with` block, or the end of the process."""
+class AppThread:
+    """An application on its own thread and event loop; `port` is where it listens."""
 
-    def __init__(self, backend: Backend, host: str, port: int, api_key: str, limits: Limits) -> None:
-        self.backend, self.api_key, self.model = backend, api_key, backend.model
+    def __init__(self, app: Any, host: str, port: int, name: str) -> None:
         self._socket = listen(host, port)
         self.port: int = self._socket.getsockname()[1]
-        shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "::1": "[::1]"}.get(host, host)
-        self.url = f"http://{shown}:{self.port}/v1"
-        hosts = LOOPBACK if shown in LOOPBACK and host not in ("0.0.0.0", "::") else None
-        app = build_app(backend, api_key=api_key, hosts=hosts, limits=limits)
         config = uvicorn.Config(
             app, loop="asyncio", http="h11", ws="none", lifespan="off", log_config=None, access_log=False,
             proxy_headers=False, server_header=False, timeout_keep_alive=75, timeout_graceful_shutdown=2)
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # what clients do wrong is no news
         self._uvicorn = uvicorn.Server(config)
         self._thread = threading.Thread(
-            target=self._uvicorn.run, args=([self._socket],), name="rlteach-server", daemon=True)
+            target=self._uvicorn.run, args=([self._socket],), name=name, daemon=True)
         self._thread.start()
         while not self._uvicorn.started:
             if not self._thread.is_alive():
                 self._socket.close()
-                raise ServeError(f"the server did not start at {self.url}")
+                raise ServeError(f"the server did not start at {host}, port {self.port}")
             time.sleep(0.005)
+        atexit.register(self.close)
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def close(self) -> None:
+        """Close the connections and wait for the thread. May be called again."""
+        atexit.unregister(self.close)
+        self._uvicorn.should_exit = True
+        self._thread.join(10)
+        self._socket.close()
+
+
+class Server:
+    """A server that runs until `close()`, the end of its `with` block, or the end of the process."""
+
+    def __init__(self, backend: Backend, host: str, port: int, api_key: str, limits: Limits) -> None:
+        self.backend, self.api_key, self.model = backend, api_key, backend.model
+        shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "::1": "[::1]"}.get(host, host)
+        hosts = LOOPBACK if shown in LOOPBACK and host not in ("0.0.0.0", "::") else None
+        app = build_app(backend, api_key=api_key, hosts=hosts, limits=limits)
+        self._app = AppThread(app, host, port, "rlteach-server")
+        self.port = self._app.port
+        self.url = f"http://{shown}:{self.port}/v1"
         atexit.register(self.close)
 
     def close(self) -> None:
         """Stop: running requests get 503, then connections are closed. May be called again."""
         atexit.unregister(self.close)
         self.backend.close()
-        self._uvicorn.should_exit = True
-        self._thread.join(10)
-        self._socket.close()
+        self._app.close()
 
     def __enter__(self) -> Server:
         return self
@@ -58,7 +76,7 @@ class Server:
         self.close()
 
     def __repr__(self) -> str:
-        state = "" if self._thread.is_alive() else ", closed"
+        state = "" if self._app.alive else ", closed"
         return f"Server({self.model!r} at {self.url}{state})"
 
 

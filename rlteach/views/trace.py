@@ -1,0 +1,159 @@
+"""One rollout of a trace file as a tree to read: messages, tool calls, rewards, milliseconds.
+
+    rich.print(trace_tree(read_trace("RUN"), sample="q7", member=0))
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
+
+Span = Mapping[str, Any]
+WIDTH = 400  # characters of a message that are shown
+
+
+class TraceError(ValueError):
+    """A trace that cannot be shown; the message says what to do."""
+
+
+def read_trace(path: str | Path) -> list[dict[str, Any]]:
+    """The spans of RUN/trace.jsonl (or of the file itself), in the order in which they began.
+
+    Raises:
+        TraceError: there is no such file, or a line of it (except a last one that was cut off) is none.
+    """
+    file = Path(path)
+    file = file / "trace.jsonl" if file.is_dir() else file
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        raise TraceError(f"{file}: there is no trace; runs of plug-ins write one") from None
+    spans = []
+    for number, line in enumerate(lines, 1):
+        try:
+            spans.append(json.loads(line))
+        except ValueError:
+            if number < len(lines):
+                raise TraceError(f"{file}:{number}: not a JSON object: the file is damaged") from None
+    return sorted(spans, key=lambda span: span["start"])
+
+
+def rollout_table(spans: Sequence[Span]) -> Table:
+    """One line a rollout: sample, member, attempt, status, reward, turns, milliseconds."""
+    table = Table(title=f"{sum(s['kind'] == 'rollout' for s in spans)} rollouts")
+    for name in ("", "sample", "member", "attempt", "status", "reward", "turns", "ms"):
+        table.add_column(name, justify="left" if name in ("sample", "status") else "right")
+    rewards = rewards_of(spans)
+    for at, span in enumerate(s for s in spans if s["kind"] == "rollout"):
+        about = span["about"]
+        cells = (about.get("sample"), about.get("member"), about.get("attempt"), about.get("status"),
+                 _reward(rewards.get(span["span"])), about.get("turns", ""), f"{span['ms']:.0f}")
+        table.add_row(str(at), *map(Text, map(str, cells)))
+    return table
+
+
+def trace_tree(spans: Sequence[Span], *, at: int | None = None, sample: str | None = None,
+               member: int | None = None) -> Tree:
+    """One rollout: number `at` of rollout_table, or the last one of a sample (and member).
+
+    Raises:
+        TraceError: there is no such rollout.
+    """
+    found = [(i, s) for i, s in enumerate(s for s in spans if s["kind"] == "rollout")
+             if (at is None or i == at) and (sample is None or s["about"].get("sample") == sample)
+             and (member is None or s["about"].get("member") == member)]
+    if not found:
+        count = sum(s["kind"] == "rollout" for s in spans)
+        raise TraceError(f"there is no such rollout: the trace has {count} of them, numbered from 0")
+    rollout = found[-1][1]
+    below: dict[str | None, list[Span]] = defaultdict(list)
+    for span in spans:
+        below[span["parent"]].append(span)
+    tree = Tree(_headline(rollout))
+    for message in rollout["inputs"] or []:
+        tree.add(_message(message))
+    _add(tree, rollout, below, rollout["inputs"] or [])
+    for grade in spans:
+        if grade["kind"] == "grade" and rollout["span"] in grade["about"].get("rollouts", []):
+            _add_grade(tree, grade, rollout["span"])
+    return tree
+
+
+def rewards_of(spans: Sequence[Span]) -> dict[str, float | None]:
+    """Rollout span -> the reward that the last grade gave it."""
+    return {rollout: reward for grade in spans if grade["kind"] == "grade" and grade["outputs"]
+            for rollout, reward in zip(grade["about"].get("rollouts", []), grade["outputs"]["rewards"],
+                                       strict=True)}
+
+
+def _add(tree: Tree, span: Span, below: Mapping[str | None, Sequence[Span]], shown: Sequence[Any]) -> None:
+    """Events and the spans below, those of plug-in wrappers left out (their children are not)."""
+    for event in span["events"]:
+        told = ", ".join(f"{k} {v}" for k, v in event.items() if k != "name")
+        tree.add(Text(f"! {event['name']}{': ' if told else ''}{told}", style="yellow"))
+    for child in below[span["span"]]:
+        if child["kind"] in ("plugin", "client"):
+            _add(tree, child, below, shown)
+            continue
+        branch = tree.add(_headline(child))
+        if child["kind"] == "model":
+            for message in child["inputs"] or []:
+                if message.get("role") != "assistant" and message not in shown:
+                    branch.add(_message(message))
+            branch.add(_message(child["outputs"] or {}))
+        elif child["kind"] == "tool":
+            branch.add(_words("given", child["inputs"]))
+            branch.add(_words("gave", child["outputs"]))
+        _add(branch, child, below, shown)
+
+
+def _add_grade(tree: Tree, grade: Span, rollout: str) -> None:
+    place = grade["about"]["rollouts"].index(rollout)
+    reward = grade["outputs"]["rewards"][place] if grade["outputs"] else None
+    branch = tree.add(_headline(grade))
+    branch.add(Text(f"reward {_reward(reward)}", style="bold"))
+    for event in grade["events"]:
+        branch.add(Text(f"! {event['name']}: {event.get('reason', '')}", style="yellow"))
+
+
+def _headline(span: Span) -> Text:
+    about = span["about"]
+    text = Text(f"{span['kind']} {span['name']}", style="bold")
+    told = [f"{name} {about[name]}" for name in ("sample", "member", "attempt", "status", "finish_reason")
+            if about.get(name) is not None]
+    if about.get("completion_tokens") is not None:
+        told.append(f"{about['prompt_tokens']} + {about['completion_tokens']} tokens")
+    text.append(f"  {', '.join(told)}  {span['ms']:.1f} ms", style="dim")
+    return text.append(f"  {span['error']}", style="red") if span["error"] else text
+
+
+def _message(message: Mapping[str, Any]) -> Text:
+    text = Text(f"{message.get('role', '?')}: ", style="cyan")
+    text.append(_short(message.get("content") or ""), style="default")
+    for call in message.get("tool_calls") or []:
+        function = call["function"]
+        text.append(f"\n-> {function['name']}({_short(_as_text(function['arguments']))})", style="magenta")
+    return text
+
+
+def _words(name: str, value: Any) -> Text:
+    return Text(f"{name} ", style="cyan").append(_short(_as_text(value)), style="default")
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= WIDTH else f"{text[:WIDTH]}... ({len(text)} characters)"
+
+
+def _reward(value: float | None) -> str:
+    return "none" if value is None else f"{value:g}"
