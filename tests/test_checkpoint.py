@@ -28,6 +28,7 @@ from rlteach.training.checkpoint import CheckpointError, load_checkpoint
 from rlteach.training.data import DataError, load_samples
 from rlteach.training.evaluate import Evaluation, evaluate
 from rlteach.training.experiment import Experiment, build_trainer, checkpoint_steps
+from rlteach.training.interrupts import interrupts_held
 from rlteach.training.runlog import RunError, RunLog
 from rlteach.types import StepRecord
 
@@ -281,6 +282,17 @@ def test_an_error_inside_the_update_leaves_no_checkpoint_of_half_a_step(
     resumed = finish(Experiment.resume(tmp_path / "run"))
     assert note_of(tmp_path / "run") == 2
     assert_the_same_run(whole, resumed)
+
+
+def test_a_job_in_the_background_goes_on_ignoring_interrupts() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with interrupts_held(lambda: True):
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_finished_run_can_be_resumed_and_says_the_same(whole: Experiment, tmp_path: Path) -> None:

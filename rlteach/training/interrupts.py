@@ -13,9 +13,11 @@ from typing import Any
 def interrupts_held(may_give_up: Callable[[], bool]) -> Iterator[None]:
     """An interrupt inside the block is raised at its end; a second one at once if `may_give_up()`.
 
-    Python hands signals to the main thread; in any other one there is nothing to hold.
+    Python hands signals to the main thread; in any other one there is nothing to hold, nor where
+    interrupts are ignored, as in a job that runs in the background.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if (threading.current_thread() is not threading.main_thread()
+            or signal.getsignal(signal.SIGINT) in (signal.SIG_IGN, None)):
         yield
         return
     asked = False
