@@ -408,14 +408,14 @@ def test_i08_no_key_is_written_shown_or_raised_anywhere(
     assert not any(KEY.encode() in data for data in written)
 
 
-def test_the_key_is_looked_for_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_is_the_judge_s_own_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RLTEACH_JUDGE_KEY", raising=False)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    keys = ((None, "none"), ("OPENAI_API_KEY", "sk-second"), ("RLTEACH_JUDGE_KEY", "sk-first"))
+    keys = ((None, "none"), ("OPENAI_API_KEY", "none"), ("RLTEACH_JUDGE_KEY", "sk-first"))
     with FakeJudge() as server:
         for name, value in keys:
             if name:
-                monkeypatch.setenv(name, value)
+                monkeypatch.setenv(name, "sk-first" if name == "RLTEACH_JUDGE_KEY" else "sk-of-another")
             with judger(server) as judge:
                 judge.grade(asked(boxed(7)))
             assert server.requests[-1].headers["authorization"] == f"Bearer {value}"

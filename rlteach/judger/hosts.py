@@ -23,7 +23,7 @@ class Secret:
         """Itself, when it can stand in a header."""
         if not (self._value.isascii() and self._value.isprintable()) or " " in self._value:
             raise JudgeError("the judge's key holds characters that no key has (a line break, a space, "
-                             "a letter beyond ASCII): check RLTEACH_JUDGE_KEY, OPENAI_API_KEY or api_key")
+                             "a letter beyond ASCII): check RLTEACH_JUDGE_KEY or api_key")
         return self
 
     def reveal(self) -> str:

@@ -43,7 +43,8 @@ class LLMJudger:
     Args:
         urls: OpenAI-compatible base URLs (host:port, with or without /v1).
         model: its name there; none: the first one that the server lists.
-        api_key: none: RLTEACH_JUDGE_KEY, then OPENAI_API_KEY, then "none".
+        api_key: none: the environment variable RLTEACH_JUDGE_KEY, else "none". A key that was meant
+            for another service (OPENAI_API_KEY) is never sent to a judge.
         sees: `final` sends the final answer, `trajectory` the whole transcript.
         timeout: seconds for one answer, retries included; `attempt_timeout`: for one request.
         in_flight: requests at the same time; rate: requests a second (none: no limit).
@@ -64,8 +65,7 @@ class LLMJudger:
         self.sees, self.free_text = sees, free_text
         limits = Limits(timeout, min(timeout, attempt_timeout or timeout / 2), in_flight, rate, retries,
                         backoff, max_tokens).checked()
-        key = Secret(api_key or os.environ.get("RLTEACH_JUDGE_KEY") or os.environ.get("OPENAI_API_KEY")
-                     or "none").checked()
+        key = Secret(api_key or os.environ.get("RLTEACH_JUDGE_KEY") or "none").checked()
         hosts = [Host(url, key) for url in self.urls]
         self._client = JudgeClient(hosts, self.rubric, limits, key)
         self._client.model = model
