@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from rlteach.config import Config
-from rlteach.judger.compose import members, merge, submit
+from rlteach.judger.compose import grade_all, members, merge, submit
 from rlteach.judger.rule import RuleJudger
 from rlteach.types import Group, Judgement, Judger, Sample
 
@@ -54,7 +54,8 @@ class Grading:
             JudgeAwayError: too many answers stayed without a verdict.
         """
         submit(judger, groups)  # those of a custom rollout or of a stage that is run again
-        graded = [g.with_(judgements=self._judge(judger, g)) for g in groups]
+        found = grade_all(judger, groups)
+        graded = [g.with_(judgements=_checked(g, j)) for g, j in zip(groups, found, strict=True)]
         began, waited = time.monotonic(), 0.0
         while cause := self._too_many(graded):
             waited = time.monotonic() - began
@@ -63,19 +64,14 @@ class Grading:
         self.waiting = None
         return graded, numbers(judger, graded, waited)
 
-    def _judge(self, judger: Judger, group: Group) -> tuple[Judgement, ...]:
-        found = tuple(judger.grade(group))
-        if len(found) != len(group.trajectories):
-            raise ValueError(f"the judger gave {len(found)} judgements for the {len(group.trajectories)} "
-                             f"answers of {group.sample.id!r}: it needs one each")
-        return found
-
     def _again(self, judger: Judger, group: Group) -> Group:
         """Ask once more about the members that the model left without a verdict."""
         at = [i for i, j in enumerate(group.judgements or ()) if left_open(j)]
         if not at:
             return group
-        return group.with_(judgements=merge(group.judgements, at, self._judge(judger, members(group, at))))
+        open_ones = members(group, at)
+        again = _checked(open_ones, judger.grade(open_ones))
+        return group.with_(judgements=merge(group.judgements, at, again))
 
     def _too_many(self, graded: Sequence[Group]) -> str | None:
         """The commonest cause, when more than max_unscorable of the answers have no verdict of the model."""
@@ -103,6 +99,14 @@ class Grading:
             else:
                 if all(part.alive() is None for part in walk(judger) if hasattr(part, "alive")):
                     return
+
+
+def _checked(group: Group, found: Sequence[Judgement]) -> tuple[Judgement, ...]:
+    """One judgement for each answer. Raises ValueError when there are more or fewer."""
+    if len(found) != len(group.trajectories):
+        raise ValueError(f"the judger gave {len(found)} judgements for the {len(group.trajectories)} "
+                         f"answers of {group.sample.id!r}: it needs one each")
+    return tuple(found)
 
 
 def left_open(judgement: Judgement) -> bool:
