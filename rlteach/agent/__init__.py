@@ -1,0 +1,1 @@
+"""Rollouts that use tools: Ark-style plug-ins, run locally."""
