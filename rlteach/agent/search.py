@@ -35,6 +35,7 @@ SEARCH_TOOL: dict[str, Any] = {
                           "description": "how many results"},
             },
             "required": ["Query"],
+            "additionalProperties": False,
         },
     },
 }
