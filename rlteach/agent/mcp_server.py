@@ -10,10 +10,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from rlteach.agent.search import SEARCH_TOOL, SearchError, web_search
 
+_FIELDS = SEARCH_TOOL["function"]["parameters"]["properties"]
+_Query = Annotated[str, Field(description=_FIELDS["Query"]["description"], min_length=1)]
+_Count = Annotated[int, Field(description=_FIELDS["Count"]["description"], strict=True, ge=1,
+                              le=_FIELDS["Count"]["maximum"])]
 INSTALL = "the MCP server needs the official SDK: pip install 'rlteach[mcp]'"
 
 
@@ -34,7 +40,7 @@ def build_server() -> Any:
         raise ImportError(INSTALL) from error
     server = MCPServer("rlteach-search")
 
-    async def search(Query: str, Count: int = 10) -> dict[str, Any]:  # noqa: N803
+    async def search(Query: _Query, Count: _Count = 10) -> dict[str, Any]:  # noqa: N803
         try:
             return await web_search(Query, Count)
         except SearchError as error:

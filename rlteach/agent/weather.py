@@ -33,7 +33,7 @@ def get_current_weather(location: str, unit: str = "celsius") -> str:
         ValueError: location is no text or empty, or unit is not one of UNITS.
 
     >>> get_current_weather("Zudan")
-    '{"location": "Zudan", "weather": "windy", "temperature": 6, "unit": "celsius"}'
+    '{"location": "Zudan", "weather": "sunny", "temperature": 24, "unit": "celsius"}'
     """
     if not isinstance(location, str) or not location.strip():
         raise ValueError(f"location must be a text that is not empty; got {location!r}")

@@ -15,17 +15,20 @@ from typing import Any
 
 CONSONANTS, VOWELS = "bdfghjklmnprstvz", "aiou"
 SYLLABLES = [c + v for c in CONSONANTS for v in VOWELS]
-HAN = ("栗岚芷砚珩霁翊榕槿棠萤鲸鹭隼麓汀溪屿岫皓澈沐昀晗琅璟琢瓷墨笙弦筝苔蕨荻菱菡蔚杉柚桐楠椿榆橙陶砾霜露雾虹霞"
-       "沙潮湾泽峦峰崖")
+HAN = ("栗岚芷砚珩霁翊榕槿棠萤鲸鹭隼麓汀溪屿岫皓澈沐昀晗琅璟琢瓷墨笙弦筝苔蕨荻菱菡蔚杉柚桐楠椿榆橙陶砾"
+       "霜露雾虹霞沙潮湾泽峦峰崖")
 SURNAMES = "陈李王张刘杨黄赵吴周徐孙马朱胡林"
 THINGS = "灯茶琴笔伞椅钟壶"
 COMPANY, CITY = "科技", "市"
 # real names and words that syllables can make by accident
-RESERVED = frozenset(
-    "Lima Sofa Sato Soda Sina Tata Tato Nino Nova Vivo Zara Fila Lada Miro Juno Hulu Roku Kobo Mini Nara Suva Baku "
-    "Kano Fuji Pisa Roma Riga Doha Bali Goa Lulu Lidl Nazi Puta Puto Homo Sado Dago Dodo Pipi Kaka Pupu Papa Mama "
-    "Puma Visa Toto Togo Mali Gaza Java Cuba Fiji Guam Peru Oslo Dali Zulu Tofu Judo Sumo Polo Solo Kilo Silo Halo "
-    "Banana Panama Bahama Havana Toronto Nirvana Manila Zambia Samoa Dakota Nagano Casino Piano Volvo Tuna Luna Diva".split())
+RESERVED = frozenset((
+    "Lima", "Sofa", "Sato", "Soda", "Sina", "Tata", "Tato", "Nino", "Nova", "Vivo", "Zara", "Fila",
+    "Lada", "Miro", "Juno", "Hulu", "Roku", "Kobo", "Mini", "Nara", "Suva", "Baku", "Kano", "Fuji",
+    "Pisa", "Roma", "Riga", "Doha", "Bali", "Lulu", "Nazi", "Puta", "Puto", "Homo", "Sado", "Dago",
+    "Dodo", "Pipi", "Kaka", "Pupu", "Papa", "Mama", "Puma", "Visa", "Toto", "Togo", "Mali", "Gaza",
+    "Java", "Cuba", "Fiji", "Dali", "Zulu", "Tofu", "Judo", "Sumo", "Polo", "Solo", "Kilo", "Silo",
+    "Halo", "Banana", "Panama", "Bahama", "Havana", "Toronto", "Nirvana", "Manila", "Samoa", "Dakota",
+    "Nagano", "Casino", "Piano", "Tuna", "Luna", "Diva"))
 
 # relation: (the entity it is asked about, the entity that answers it)
 RELATIONS = {
@@ -41,8 +44,10 @@ TWO_HOP = {
 }
 # page: (title, text)
 PAGES = {
-    "en": (("{company}", "{company} was founded by {founder}."), ("{company}", "{company} is based in {city}."),
-           ("{company}", "{company} makes {product}."), ("{founder}", "{founder} was born in {birthplace}."),
+    "en": (("{company}", "{company} was founded by {founder}."),
+           ("{company}", "{company} is based in {city}."),
+           ("{company}", "{company} makes {product}."),
+           ("{founder}", "{founder} was born in {birthplace}."),
            ("{product}", "{product} came out in {year}.")),
     "zh": (("{company}", "{company}由{founder}创立。"), ("{company}", "{company}的总部在{city}。"),
            ("{company}", "{company}生产{product}。"), ("{founder}", "{founder}出生在{birthplace}。"),
@@ -100,7 +105,8 @@ class Cluster:
         known = asdict(self)
         start, gold = known[RELATIONS[hops[0]][0]], known[RELATIONS[hops[-1]][1]]
         queries = tuple(known[RELATIONS[hop][0]] for hop in hops)
-        return Question(QUESTIONS[self.language][relation].format(x=start), gold, relation, queries, self.language)
+        text = QUESTIONS[self.language][relation].format(x=start)
+        return Question(text, gold, relation, queries, self.language)
 
 
 @dataclass(frozen=True)
@@ -138,7 +144,8 @@ class NameMaker:
     def cluster(self, language: str) -> Cluster:
         """One company with its founder, product, two cities and a year."""
         here: set[str] = set()
-        names = [self._new(language, kind, here) for kind in ("company", "founder", "product", "city", "city")]
+        kinds = ("company", "founder", "product", "city", "city")
+        names = [self._new(language, kind, here) for kind in kinds]
         return Cluster(language, *names, str(self.rng.randrange(1950, 2026)))
 
     def _new(self, language: str, kind: str, here: set[str]) -> str:
@@ -161,13 +168,15 @@ class NameMaker:
 
 
 def parts(name: str) -> set[str]:
-    """A name and every two syllables in a row of it, in small letters.
+    """A name and what it could be mistaken for: two syllables in a row, or its two characters.
 
-    >>> sorted(parts("Kalumo"))
-    ['kalu', 'kalumo', 'lumo']
+    >>> sorted(parts("Kalumo")), sorted(parts("栗岚科技")), sorted(parts("李栗岚"))
+    (['kalu', 'kalumo', 'lumo'], ['栗岚', '栗岚科技'], ['李栗岚', '栗岚'])
     """
     low = name.lower()
-    return {low, *(low[i : i + 4] for i in range(0, len(low) - 3, 2))} if low.isascii() else {low}
+    if low.isascii():
+        return {low, *(low[i : i + 4] for i in range(0, len(low) - 3, 2))}
+    return {low, low[1:] if low[0] in SURNAMES else low[:2]}
 
 
 def answer_text(question: Question) -> str:
@@ -176,7 +185,7 @@ def answer_text(question: Question) -> str:
 
 
 def pieces() -> list[str]:
-    """The fixed texts around the names, for a tokenizer: every sentence, question and answer cut at its holes."""
+    """The fixed texts around the names, for a tokenizer: every text here, cut at its holes."""
     texts: list[Any] = [text for pages in PAGES.values() for _, text in pages]
     texts += [text for forms in QUESTIONS.values() for text in forms.values()]
     texts += [*ANSWERS.values(), *UNKNOWN.values(), COMPANY, CITY]

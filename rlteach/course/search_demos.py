@@ -34,8 +34,8 @@ def demonstration(maker: NameMaker, rng: random.Random, kind: str | None = None
     cluster = maker.cluster(rng.choice(("en", "zh")))
     if kind == "weather":
         return _weather(cluster, rng)
-    relation = rng.choice(list(TWO_HOP if kind == "two" or rng.random() < 0.3 and kind != "single" else RELATIONS))
-    question = cluster.ask(relation)
+    two = kind == "two" or (kind != "single" and rng.random() < 0.3)
+    question = cluster.ask(rng.choice(list(TWO_HOP if two else RELATIONS)))
     messages, tools = [Message("user", question.text)], _tools(SEARCH_TOOL, WEATHER_TOOL, rng)
     if kind == "toolless":
         return [*messages, Message("assistant", UNKNOWN[cluster.language])], []
@@ -45,8 +45,8 @@ def demonstration(maker: NameMaker, rng: random.Random, kind: str | None = None
             arguments["Count"] = rng.choice(COUNTS)
         found = results(cluster, query, rng) if kind != "nothing" else []
         messages += _use("web_search", arguments, f"call_{i}", page_list(found))
-    known = kind != "nothing"
-    return [*messages, Message("assistant", answer_text(question) if known else UNKNOWN[cluster.language])], tools
+    last = UNKNOWN[cluster.language] if kind == "nothing" else answer_text(question)
+    return [*messages, Message("assistant", last)], tools
 
 
 def results(cluster: Cluster, query: str, rng: random.Random) -> list[dict[str, str]]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rlteach.agent.search import SEARCH_TOOL, SearchError, index_of, read_pages
+from rlteach.agent.search import SEARCH_TOOL, SearchError, check, index_of
 from rlteach.config import data_path
 from rlteach.judger.answers import final_answer
 from rlteach.policy import sampler
@@ -22,8 +22,6 @@ from rlteach.types import Message, Sample
 TURNS = 6  # answers at most, as in the search plug-in
 NEW_TOKENS = 48  # of one answer
 Search = Callable[..., dict[str, Any]]
-
-__all__ = ["Episode", "no_pages", "pass_at_k", "play", "read_pages", "right_answer", "shares", "web"]
 
 
 @dataclass(frozen=True)
@@ -86,7 +84,8 @@ def play(policy: Policy, samples: Sequence[Sample], keys: Sequence[int], search:
     return episodes
 
 
-def _go_on(policy: Policy, episode: Episode, answer: sampler.Completion, search: Search, last: bool) -> Episode:
+def _go_on(policy: Policy, episode: Episode, answer: sampler.Completion, search: Search, last: bool
+           ) -> Episode:
     ended = answer.finish_reason == "stop"
     text = policy.tokenizer.decode(answer.token_ids[: -1 if ended else None], skip_special_tokens=False)
     episode = replace(episode, token_ids=episode.token_ids + answer.token_ids, said=(*episode.said, text),
@@ -99,20 +98,18 @@ def _go_on(policy: Policy, episode: Episode, answer: sampler.Completion, search:
         return replace(episode, malformed=True, done=True)
     if last:
         return replace(episode, done=True)
-    more: list[int] = []
-    for result in results:
-        more += encode_chat(policy.tokenizer, [Message("tool", str(result))])
+    more = encode_chat(policy.tokenizer, [Message("tool", str(result)) for result in results])
     return replace(episode, token_ids=(*episode.token_ids, *more), marks=episode.marks + (False,) * len(more))
 
 
 def _result(call: dict[str, Any], search: Search) -> str | None:
     """The tool message, or None for a call that breaks the tool's schema."""
-    function, arguments = call["function"], json.loads(call["function"]["arguments"])
-    if function["name"] != SEARCH_TOOL["function"]["name"] or not {"Query"} <= set(arguments) <= {"Query", "Count"}:
+    name, given = call["function"]["name"], json.loads(call["function"]["arguments"])
+    if name != SEARCH_TOOL["function"]["name"] or not {"Query"} <= set(given) <= {"Query", "Count"}:
         return None
     try:
-        return json.dumps(search(*arguments.values() if list(arguments) == ["Query", "Count"] else
-                                 (arguments["Query"], arguments.get("Count", 10))), ensure_ascii=False)
+        check(given["Query"], given.get("Count", 10))
+        return json.dumps(search(given["Query"], given.get("Count", 10)), ensure_ascii=False)
     except SearchError:
         return None
 
