@@ -18,7 +18,7 @@ from rlteach.agent.weather import UNITS, WEATHER_TOOL, get_current_weather
 from rlteach.course.encyclopedia import RELATIONS, TWO_HOP, UNKNOWN, Cluster, NameMaker, answer_text
 from rlteach.types import Message
 
-KINDS = {"single": 60, "two": 24, "weather": 8, "nothing": 4, "toolless": 4}
+KINDS = {"single": 56, "two": 22, "weather": 14, "nothing": 4, "toolless": 4}
 COUNTS = (3, 4, 5)  # enough for every page of one name
 STATED = 0.5  # share of the calls that state an argument which has a default
 BOTH = 0.2  # share of the conversations with both tools
