@@ -123,7 +123,7 @@ class Demonstrations:
         self.tokenizer, self.rng = tokenizer, random.Random(seed)
         self.maker = NameMaker(self.rng, avoid=corpus_names(), unique=False)
         self.start, self.end = (tokenizer.convert_tokens_to_ids(t) for t in SPECIAL[1:])
-        self.weight = {tokenizer.encode(role)[0]: w for role, w in (("assistant\n", 1.0), ("tool\n", READ))}
+        self.roles = {tokenizer.encode(role + "\n")[0]: role for role in ("assistant", "tool")}
         self.copied = {tokenizer.encode(part)[0] for part in (*name_parts(), *"0123456789")}
         self.ready: list[tuple[torch.Tensor, torch.Tensor]] = []
 
@@ -131,14 +131,18 @@ class Demonstrations:
         messages, tools = demonstration(self.maker, self.rng)
         text = self.tokenizer.apply_chat_template(
             [m.as_dict() for m in messages], tools=tools or None, tokenize=False)
-        ids, weights, role = self.tokenizer.encode(text), [], 0.0
-        for at, token in enumerate(ids):
-            if at and ids[at - 1] == self.start:
-                role = self.weight.get(token, 0.0)
-                weights.append(0.0)  # which role comes next is not the model's choice
-                continue
-            form = FORM if token not in self.copied and role == 1.0 else 1.0
-            weights.append(0.0 if token == self.start else role * form)
+        ids, weights, role, before = self.tokenizer.encode(text), [], "", 0
+        for token in ids:
+            if before == self.start:  # which role comes next is not the model's choice
+                role = self.roles.get(token, "")
+                weights.append(0.0)
+            elif token == self.start:
+                weights.append(0.0)
+            elif role == "assistant":  # to end a name is as much a part of copying it as its letters
+                weights.append(1.0 if token in self.copied or before in self.copied else FORM)
+            else:
+                weights.append(READ if role == "tool" else 0.0)
+            before = token
         return ids, weights
 
     def batch(self) -> tuple[torch.Tensor, torch.Tensor]:
