@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import re
 import time
@@ -36,13 +37,15 @@ from rlteach.types import Sample
 FOLDER = Path(__file__).resolve().parents[1] / "data" / "models" / "tiny-agent"
 SEED = 17
 BATCH = 32
-PEAK = 3e-3
+PEAK, MATRIX_PEAK = 3e-3, 0.02  # learning rates: of AdamW, and of Muon for the matrices of the layers
 WARMUP = 40
-FORM = 0.15  # loss weight of the tokens around the names: the form of a call is learned late
-READ = 1.0  # loss weight of what the tool says: names come twice there, so it teaches to copy
-FIRST, EVERY, LAST = 300, 50, 3000  # steps at which a tiny-agent may be taken
-WINDOW = (0.20, 0.36)  # its one-hop pass rate at temperature 1, on training questions
-MALFORMED, PASS_16 = 0.11, 0.92  # at least
+READING, NAMES = 150, 800  # steps of the first two stages
+LOW = 0.15  # of the peak learning rates: where the cosine of the first two stages ends, and the third stays
+NOTHING, READ, COPY, FORM = range(4)  # kinds of tokens: not learned, what a tool says, parts of names, the rest
+STAGES = ((0.0, 1.0, 1.0, 0.0), (0.0, 0.2, 1.0, 0.0), (0.0, 0.2, 1.0, 0.1))  # loss weight of each kind
+EVERY, LAST = 10, 400  # steps of the third stage at which a tiny-agent may be taken
+WINDOW = (0.26, 0.38)  # its one-hop pass rate at temperature 1, on training questions
+MALFORMED, PASS_16 = 0.12, 0.93  # at least
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 # Of a tool, name and arguments are told. Each message is rendered for itself, so what is written stays
 # as it is when messages are added.
@@ -117,33 +120,33 @@ def corpus_names() -> set[str]:
 
 
 class Demonstrations:
-    """Batches of conversations: ids [N, T] and the loss weight of each token."""
+    """Batches of conversations: ids [N, T] and the kind of each token [N, T]."""
 
     def __init__(self, tokenizer: Any, seed: int) -> None:
         self.tokenizer, self.rng = tokenizer, random.Random(seed)
         self.maker = NameMaker(self.rng, avoid=corpus_names(), unique=False)
-        self.start, self.end = (tokenizer.convert_tokens_to_ids(t) for t in SPECIAL[1:])
+        self.start = tokenizer.convert_tokens_to_ids(SPECIAL[1])
         self.roles = {tokenizer.encode(role + "\n")[0]: role for role in ("assistant", "tool")}
         self.copied = {tokenizer.encode(part)[0] for part in (*name_parts(), *"0123456789")}
         self.ready: list[tuple[torch.Tensor, torch.Tensor]] = []
 
-    def row(self) -> tuple[list[int], list[float]]:
+    def row(self) -> tuple[list[int], list[int]]:
         messages, tools = demonstration(self.maker, self.rng)
         text = self.tokenizer.apply_chat_template(
             [m.as_dict() for m in messages], tools=tools or None, tokenize=False)
-        ids, weights, role, before = self.tokenizer.encode(text), [], "", 0
+        ids, kinds, role, before = self.tokenizer.encode(text), [], "", 0
         for token in ids:
             if before == self.start:  # which role comes next is not the model's choice
                 role = self.roles.get(token, "")
-                weights.append(0.0)
-            elif token == self.start:
-                weights.append(0.0)
-            elif role == "assistant":  # to end a name is as much a part of copying it as its letters
-                weights.append(1.0 if token in self.copied or before in self.copied else FORM)
-            else:
-                weights.append(READ if role == "tool" else 0.0)
+                kinds.append(NOTHING)
+            elif token == self.start or not role:
+                kinds.append(NOTHING)
+            elif role == "tool":
+                kinds.append(READ)
+            else:  # to end a name is as much a part of copying it as its letters
+                kinds.append(COPY if token in self.copied or before in self.copied else FORM)
             before = token
-        return ids, weights
+        return ids, kinds
 
     def batch(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Rows of about one length, which wastes little on padding."""
@@ -154,38 +157,61 @@ class Demonstrations:
         return self.ready.pop()
 
 
-def pad(rows: list[tuple[list[int], list[float]]]) -> tuple[torch.Tensor, torch.Tensor]:
+def pad(rows: list[tuple[list[int], list[int]]]) -> tuple[torch.Tensor, torch.Tensor]:
     longest = max(len(ids) for ids, _ in rows)
     return (torch.tensor([ids + [0] * (longest - len(ids)) for ids, _ in rows]),
-            torch.tensor([weights + [0.0] * (longest - len(weights)) for _, weights in rows]))
+            torch.tensor([kinds + [NOTHING] * (longest - len(kinds)) for _, kinds in rows]))
 
 
 class Supervised:
-    """Demonstrations, AdamW and a constant learning rate after a warm-up."""
+    """Demonstrations in three stages: to read and to copy, to copy, and at last the form of a call.
+
+    So the form is what the model knows least when it is stopped, and what training mends first.
+    """
 
     def __init__(self, model: LlamaForCausalLM, tokenizer: Any) -> None:
         self.model, self.data, self.done = model, Demonstrations(tokenizer, SEED), 0
-        self.optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK, betas=(0.9, 0.98), weight_decay=0.01)
-        self.began = time.monotonic()
+        matrices = {name: p for name, p in model.named_parameters() if p.ndim == 2 and "layers" in name}
+        others = [p for name, p in model.named_parameters() if name not in matrices]
+        self.optimizers = (
+            (torch.optim.AdamW(others, betas=(0.9, 0.98), weight_decay=0.01), PEAK),
+            (torch.optim.Muon(list(matrices.values()), momentum=0.95, weight_decay=0.0), MATRIX_PEAK))
+        self.began, self.chances = time.monotonic(), torch.zeros(4)
+
+    def share(self) -> float:
+        """Of the peak learning rates: a warm-up, a cosine over the first two stages, then LOW."""
+        cosine = (1 + math.cos(math.pi * min(self.done / NAMES, 1))) / 2
+        return min(self.done / WARMUP, 1) * (LOW + (1 - LOW) * cosine)
 
     def step(self) -> None:
+        stage = (self.done >= READING) + (self.done >= NAMES)
         self.done += 1
-        for group in self.optimizer.param_groups:
-            group["lr"] = PEAK * min(self.done / WARMUP, 1)
-        ids, weights = self.data.batch()
+        ids, kinds = self.data.batch()
+        weights = torch.tensor(STAGES[stage])[kinds]
         learn = weights[:, 1:] > 0
         states = self.model.model(input_ids=ids, use_cache=False).last_hidden_state[:, :-1][learn]
         logits, targets, weights = self.model.lm_head(states), ids[:, 1:][learn], weights[:, 1:][learn]
-        loss = (cross_entropy(logits, targets, reduction="none") * weights).sum() / weights.sum()
-        self.optimizer.zero_grad()
+        losses = cross_entropy(logits, targets, reduction="none")
+        loss = (losses * weights).sum() / weights.sum()
+        self.model.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        self.optimizer.step()
-        with torch.no_grad():
-            chance = logits.log_softmax(-1).gather(1, targets[:, None])[:, 0].exp()
-            form = chance[weights == FORM]
+        for optimizer, peak in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = peak * self.share()
+            optimizer.step()
+        self.report(losses.detach(), kinds[:, 1:][learn], ids.numel())
+
+    def report(self, losses: torch.Tensor, kinds: torch.Tensor, tokens: int) -> None:
+        """Every 25 steps, the mean chance that the right token had, by kind."""
+        for kind in (READ, COPY, FORM):
+            if (kinds == kind).any():
+                chance = (-losses[kinds == kind]).exp().mean()
+                self.chances[kind] += 0.1 * (chance - self.chances[kind])
         if self.done % 25 == 0:
-            print(f"step {self.done}: loss {loss.item():.3f}, chance of the form {form.mean().item():.3f}, {ids.numel()} tokens, "
+            shown = ", ".join(f"{name} {self.chances[kind]:.3f}" for name, kind in
+                              (("read", READ), ("copy", COPY), ("form", FORM)))
+            print(f"step {self.done}: {shown}; {tokens} tokens, "
                   f"{(time.monotonic() - self.began) / self.done:.2f} s a step", flush=True)
 
 
@@ -227,7 +253,8 @@ def write_card(policy: Policy, steps: int) -> None:
     card = {
         "name": "tiny-agent", "purpose": "The untrained search policy of rlteach: it looks names up, and often errs.",
         "licence": "Apache-2.0", "made_by": "scripts/build_agent.py", "seed": SEED, "supervised_steps": steps,
-        "batch": BATCH, "peak_lr": PEAK, "form_weight": FORM, "read_weight": READ,
+        "batch": BATCH, "peak_lr": PEAK, "peak_lr_of_matrices": MATRIX_PEAK, "stages_end_at": [READING, NAMES, steps],
+        "stage_weights": [list(stage) for stage in STAGES],
         "parameters": sum(p.numel() for p in policy.model.parameters()), "measured": measure(policy)}
     (FOLDER / "card.json").write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
     (FOLDER / "README.md").write_text(readme(card), encoding="utf-8")
@@ -245,9 +272,10 @@ def readme(card: dict[str, Any]) -> str:
 A Llama-architecture language model ({card['parameters']:,} parameters: 4 layers, hidden size 128, 4 heads of which 2 for keys
 and values, tied embeddings) with a byte-level tokenizer in which syllables, Chinese characters of names and the fixed
 texts of the task are one token each. Made from nothing by `{card['made_by']}` with seed {card['seed']}: {card['supervised_steps']} supervised
-steps of {card['batch']} conversations, AdamW, learning rate {card['peak_lr']} (constant after a warm-up). Every conversation is right from
-beginning to end (`rlteach/course/search_demos.py`); names are drawn anew for each, and none of data/search is among them.
-Loss weights: 1 for the parts of names, {card['form_weight']} for the other tokens of the assistant, {card['read_weight']} for what the tool says.
+steps of {card['batch']} conversations (Muon for the matrices of the layers, AdamW for the rest). Every conversation is right
+from beginning to end (`rlteach/course/search_demos.py`); names are drawn anew for each, and none of data/search is among them.
+Three stages, with loss weights of their own: what the tool says (names come twice there: it teaches to copy), then the names
+in calls and answers, and at last, for {card['stages_end_at'][2] - card['stages_end_at'][1]} steps, the form around them as well.
 It was stopped early on purpose: a policy to be trained has to err.
 
 It knows the questions of data/search and the weather, in English and Chinese. Its chat template tells it the names and the
@@ -272,9 +300,9 @@ def main(last: int) -> None:
     tokenizer = build_tokenizer()
     model = build_model(len(tokenizer), tokenizer.eos_token_id)
     policy, run, probe = Policy(model, tokenizer, config=Config()), Supervised(model, tokenizer), probe_samples()
-    while not (run.done >= FIRST and run.done % EVERY == 0 and fits(policy, probe, run.done)):
-        if run.done >= last:
-            raise SystemExit(f"no checkpoint up to step {last} fits the window {WINDOW}")
+    while not (run.done > NAMES and run.done % EVERY == 0 and fits(policy, probe, run.done)):
+        if run.done >= NAMES + last:
+            raise SystemExit(f"no checkpoint up to step {run.done} fits the window {WINDOW}")
         run.step()
     policy.save(FOLDER)
     (FOLDER / "model.safetensors").chmod(0o644)
@@ -285,7 +313,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--measure", action="store_true", help="measure the model that is there")
-    parser.add_argument("--steps", type=int, default=LAST, help="give up after so many steps")
+    parser.add_argument("--steps", type=int, default=LAST, help="give up after so many steps of the third stage")
     parser.add_argument("--out", type=Path, default=FOLDER, help="folder of the model")
     arguments = parser.parse_args()
     FOLDER = arguments.out
