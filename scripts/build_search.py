@@ -42,14 +42,15 @@ def main() -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     rng = random.Random(SEED)
     maker = NameMaker(rng)
-    pages: list[dict[str, str]] = []
+    told: list[Cluster] = []
     for split, (count, single, two, file) in SPLITS.items():
         clusters = [maker.cluster(language) for _ in range(count) for language in ("en", "zh")]
-        pages += [page for cluster in clusters for page in cluster.pages()]
+        told += clusters
         lines = questions(clusters, list(RELATIONS), single, rng) + questions(clusters, list(TWO_HOP), two, rng)
         rng.shuffle(lines)
         write(file, [{"id": f"search-{split}-{i:04d}", **line, "split": split} for i, line in enumerate(lines)])
-    rng.shuffle(pages)
+    rng.shuffle(told)
+    pages = [page for cluster in told for page in cluster.pages()]
     write("corpus.jsonl", [{"id": f"page-{i:04d}", **page} for i, page in enumerate(pages)])
 
 

@@ -189,12 +189,10 @@ def test_the_answers_of_the_demonstrations_are_the_gold_ones(language: str, tmp_
         for relation in (*RELATIONS, *TWO_HOP):
             question = cluster.ask(relation)
             for query in question.queries:
-                shown = json.loads(page_list(results(cluster, query, rng)))
+                shown = json.loads(page_list(results(cluster, query)))
                 found = index.search(query, 3)
-                both = [r["Result"]["WebResults"] for r in (shown, found)]
-                assert sorted(map(str, both[0])) == sorted(map(str, both[1]))
-                assert {pages[0]["Title"] for pages in both} == {query}
-                assert shown["Result"]["ResultCount"] == found["Result"]["ResultCount"]
+                assert shown == found
+                assert found["Result"]["WebResults"][0]["Title"] == query
             assert question.gold in json.dumps(found, ensure_ascii=False)
             assert right_answer(f"The answer is {question.gold}.", question.golds())
 

@@ -80,8 +80,9 @@ class SearchIndex:
         return {"Result": {"ResultCount": len(results), "WebResults": results}}
 
     def _pages(self, wanted: str, count: int) -> list[tuple[int, str, str]]:
-        """(row, title, text) of pages with `wanted` in them; those with that very title come first."""
-        order = "ORDER BY lower(title) != lower(?), {}, rowid LIMIT ?"
+        """(row, title, text) of pages with `wanted` in them: those with that very title, in the order of
+        the file, then the others by relevance."""
+        order = "ORDER BY CASE WHEN lower(title) = lower(?) THEN -1e9 ELSE {} END, rowid LIMIT ?"
         if len(wanted) >= 3:
             where = "pages MATCH ? " + order.format("bm25(pages, 10.0, 1.0)")
             values: tuple[Any, ...] = ('"' + wanted.replace('"', '""') + '"', wanted, count)

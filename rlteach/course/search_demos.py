@@ -43,16 +43,15 @@ def demonstration(maker: NameMaker, rng: random.Random, kind: str | None = None
         arguments: dict[str, Any] = {"Query": query}
         if rng.random() < STATED:
             arguments["Count"] = rng.choice(COUNTS)
-        found = results(cluster, query, rng) if kind != "nothing" else []
+        found = results(cluster, query) if kind != "nothing" else []
         messages += _use("web_search", arguments, f"call_{i}", page_list(found))
     last = UNKNOWN[cluster.language] if kind == "nothing" else answer_text(question)
     return [*messages, Message("assistant", last)], tools
 
 
-def results(cluster: Cluster, query: str, rng: random.Random) -> list[dict[str, str]]:
-    """What a search finds of one cluster: pages of that title first, in any order among equals."""
+def results(cluster: Cluster, query: str) -> list[dict[str, str]]:
+    """What a search finds of one cluster: pages of that title first, otherwise in their order."""
     pages = [page for page in cluster.pages() if query in page["text"]]
-    rng.shuffle(pages)
     return sorted(pages, key=lambda page: page["title"] != query)
 
 
