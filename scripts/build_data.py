@@ -34,6 +34,8 @@ Everything here is made by scripts of this repository, from seeds; nothing was d
   answers among {samples} of models/tiny-math at temperature 1.
 * judge/: {pairs} candidates with their labels by scripts/build_judge.py, half of them correct; split `heldout` has other
   gold numbers than `train`, and templates whose name holds `-u` are in it only. A label follows from how its pair was made.
+* search/: a fictional encyclopaedia in English and Chinese and questions about it (one and two hops), by scripts/build_search.py,
+  seed 2027; no name is in two splits.
 * models/: by scripts/build_models.py and scripts/build_judge.py; each folder has its own card (README.md, card.json).
 
 | file | SHA-256 |

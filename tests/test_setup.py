@@ -75,7 +75,7 @@ def test_environment_for_conda() -> None:
     (item,) = pip["pip"]
     extras = re.fullmatch(r"-e \.\[([a-z,]+)\]", item)
     assert extras is not None, f"{item!r}: the packages stand in pyproject.toml, once"
-    assert set(extras[1].split(",")) == set(EXTRAS) - {"judger"}, "a hundred megabytes that few need"
+    assert set(extras[1].split(",")) == set(EXTRAS) - {"judger", "mcp"}, "few need them"
 
 
 def test_python_and_console_script() -> None:
@@ -86,7 +86,8 @@ def test_python_and_console_script() -> None:
 
 def test_the_package_imports_only_what_it_requires() -> None:
     """Another package's dependency is no promise: what rlteach/ imports stands in pyproject.toml."""
-    declared = names([*PROJECT["dependencies"], *EXTRAS["notebook"], *EXTRAS["judger"]]) | {"rlteach"}
+    extras = [text for extra in ("notebook", "judger", "mcp") for text in EXTRAS[extra]]
+    declared = names([*PROJECT["dependencies"], *extras]) | {"rlteach"}
     known = packages_distributions()
     for path in (ROOT / "rlteach").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -157,7 +158,7 @@ def test_readme_shows_the_way_with_make_and_without() -> None:
     plain = re.search(r"\npython -m venv \.venv\n(.*)\n.*rlteach train tiny\n", text)
     assert plain is not None, "three lines for machines without make"
     (extras,) = re.findall(r'pip install -c constraints\.txt -e "\.\[([a-z,]+)\]"', plain[1])
-    assert set(extras.split(",")) == set(EXTRAS) - {"judger"}
+    assert set(extras.split(",")) == set(EXTRAS) - {"judger", "mcp"}
 
 
 def copy_of_the_checkout(to: Path) -> None:
