@@ -14,7 +14,7 @@ import random
 from typing import Any
 
 from rlteach.agent.search import SEARCH_TOOL
-from rlteach.agent.weather import UNITS, WEATHER_TOOL, get_current_weather
+from rlteach.agent.tools import get_current_weather, weather_tool
 from rlteach.course.encyclopedia import RELATIONS, TWO_HOP, UNKNOWN, Cluster, NameMaker, answer_text
 from rlteach.types import Message
 
@@ -24,7 +24,7 @@ STATED = 0.5  # share of the calls that state an argument which has a default
 BOTH = 0.2  # share of the conversations with both tools
 WEATHER = {"en": ("What is the weather in {x}?", "It is {sky} in {x}, {degrees} degrees."),
            "zh": ("{x}的天气怎么样？", "{x}的天气：{sky}，{degrees}度。")}
-SKIES = {"sunny": "晴", "cloudy": "多云", "rainy": "下雨", "windy": "有风"}
+SKIES = {"clear": "晴", "cloudy": "多云", "rain": "下雨", "snow": "下雪", "wind": "有风", "fog": "有雾"}
 
 
 def demonstration(maker: NameMaker, rng: random.Random, kind: str | None = None
@@ -36,7 +36,7 @@ def demonstration(maker: NameMaker, rng: random.Random, kind: str | None = None
         return _weather(cluster, rng)
     two = kind == "two" or (kind != "single" and rng.random() < 0.3)
     question = cluster.ask(rng.choice(list(TWO_HOP if two else RELATIONS)))
-    messages, tools = [Message("user", question.text)], _tools(SEARCH_TOOL, WEATHER_TOOL, rng)
+    messages, tools = [Message("user", question.text)], _tools(SEARCH_TOOL, weather_tool, rng)
     if kind == "toolless":
         return [*messages, Message("assistant", UNKNOWN[cluster.language])], []
     for i, query in enumerate(question.queries if kind != "nothing" else question.queries[:1]):
@@ -64,15 +64,15 @@ def page_list(pages: list[dict[str, str]]) -> str:
 def _weather(cluster: Cluster, rng: random.Random) -> tuple[list[Message], list[dict[str, Any]]]:
     arguments = {"location": cluster.city}
     if rng.random() < STATED:
-        arguments["unit"] = rng.choice(UNITS)
+        arguments["unit"] = rng.choice(("celsius", "fahrenheit"))
     result = get_current_weather(**arguments)
     known = json.loads(result)
-    sky = known["weather"] if cluster.language == "en" else SKIES[known["weather"]]
+    sky = known["sky"] if cluster.language == "en" else SKIES[known["sky"]]
     asked, said = WEATHER[cluster.language]
     answer = said.format(x=cluster.city, sky=sky, degrees=known["temperature"])
     return [Message("user", asked.format(x=cluster.city)),
             *_use("get_current_weather", arguments, "call_0", result),
-            Message("assistant", answer)], _tools(WEATHER_TOOL, SEARCH_TOOL, rng)
+            Message("assistant", answer)], _tools(weather_tool, SEARCH_TOOL, rng)
 
 
 def _use(name: str, arguments: dict[str, Any], call_id: str, result: str) -> list[Message]:
