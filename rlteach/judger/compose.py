@@ -29,14 +29,15 @@ async def agrade(judger: Judger, group: Group) -> tuple[Judgement, ...]:
 
 def submit(judger: Judger, groups: Sequence[Group]) -> None:
     """Let a judger that takes its time begin now; `grade` then collects. Others are left alone."""
-    if hasattr(judger, "submit"):
+    if groups and hasattr(judger, "submit"):
         judger.submit(groups)
 
 
 def grade_all(judger: Judger, groups: Sequence[Group]) -> list[tuple[Judgement, ...]]:
-    """Judgements of each group; a judger that can judge many groups at once is given them at once."""
+    """Judgements of each group; a judger that takes its time works on all of them at once."""
     if hasattr(judger, "grade_all"):
         return judger.grade_all(groups)
+    submit(judger, groups)
     return [judger.grade(group) for group in groups]
 
 
@@ -71,9 +72,13 @@ class RuleThenLLM:
         submit(self.llm, [part for part in parts if part.trajectories])
 
     def grade(self, group: Group) -> tuple[Judgement, ...]:
-        first = self.rule.grade(group)
-        at = self._open(first)
-        return merge(first, at, self.llm.grade(members(group, at)) if at else ())
+        return self.grade_all([group])[0]
+
+    def grade_all(self, groups: Sequence[Group]) -> list[tuple[Judgement, ...]]:
+        first = grade_all(self.rule, groups)
+        at = [self._open(judgements) for judgements in first]
+        asked = iter(grade_all(self.llm, [members(g, a) for g, a in zip(groups, at, strict=True) if a]))
+        return [merge(f, a, next(asked) if a else ()) for f, a in zip(first, at, strict=True)]
 
     async def agrade(self, group: Group) -> tuple[Judgement, ...]:
         first = await agrade(self.rule, group)
@@ -116,6 +121,7 @@ class WeightedSum:
         return self._sum([judger.grade(group) for judger, _ in self.parts])
 
     def grade_all(self, groups: Sequence[Group]) -> list[tuple[Judgement, ...]]:
+        self.submit(groups)  # to all of them, before the first is waited for
         columns = [grade_all(judger, groups) for judger, _ in self.parts]
         return [self._sum(rows) for rows in zip(*columns, strict=True)]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlteach.config import ConfigError
-from rlteach.judger.compose import submit
+from rlteach.judger.compose import grade_all
 from rlteach.policy.policy import Policy
 from rlteach.training.keys import noise_key
 from rlteach.types import Group, Judger, Sample
@@ -57,8 +57,8 @@ def evaluate(
     keys = [[noise_key("evaluate", seed, s.id, member) for member in range(k)] for s in samples]
     answers = policy.sample(samples, keys, greedy=greedy)
     asked = [Group(s, trajectories) for s, trajectories in zip(samples, answers, strict=True)]
-    submit(judger, asked)
-    groups = [group.with_(judgements=tuple(judger.grade(group))) for group in asked]
+    groups = [group.with_(judgements=tuple(found))
+              for group, found in zip(asked, grade_all(judger, asked), strict=True)]
     scores = [[s >= 1 for s in g.scores if s is not None] for g in groups]
     judged = [s for s in scores if s]
     flat = [s for group in judged for s in group]

@@ -37,7 +37,7 @@ class Grading:
         samples: Sequence[Sample], keys: Sequence[Sequence[int]],
     ) -> list[Group]:
         """rollout(policy, samples, keys), in config.judge_parts parts when the judger can work meanwhile."""
-        if not hasattr(judger, "submit"):
+        if not any(hasattr(part, "submit") for part in walk(judger) if not hasattr(part, "children")):
             return rollout(policy, samples, keys)
         size = max(-(-len(samples) // self.config.judge_parts), 1)
         groups: list[Group] = []
@@ -53,7 +53,6 @@ class Grading:
         Raises:
             JudgeAwayError: too many answers stayed without a verdict.
         """
-        submit(judger, groups)  # those of a custom rollout or of a stage that is run again
         found = grade_all(judger, groups)
         graded = [g.with_(judgements=_checked(g, j)) for g, j in zip(groups, found, strict=True)]
         began, waited = time.monotonic(), 0.0
