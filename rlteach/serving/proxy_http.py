@@ -65,8 +65,7 @@ class ProxyFace:
         with self._lock:
             if self._server is None:
                 self._server = AppThread(self._app(), "127.0.0.1", 0, "rlteach-proxy")
-                for name in ("NO_PROXY", "no_proxy"):
-                    _add_loopback(name)
+                reach_loopback()
             return f"http://127.0.0.1:{self._server.port}/v1"
 
     def add(self, session: Session) -> None:
@@ -142,10 +141,11 @@ def fields_of(body: bytes) -> dict[str, Any]:
     return raw
 
 
-def _add_loopback(name: str) -> None:
+def reach_loopback() -> None:
     """Clients that plug-ins make obey HTTP_PROXY; a proxy cannot reach this machine's own loopback."""
-    known = [part for part in os.environ.get(name, "").split(",") if part.strip()]
-    missing = [host for host in ("127.0.0.1", "localhost") if host not in known]
-    if missing:
-        with suppress(OSError):
-            os.environ[name] = ",".join([*known, *missing])
+    for name in ("NO_PROXY", "no_proxy"):
+        known = [part for part in os.environ.get(name, "").split(",") if part.strip()]
+        missing = [host for host in ("127.0.0.1", "localhost") if host not in known]
+        if missing:
+            with suppress(OSError):
+                os.environ[name] = ",".join([*known, *missing])

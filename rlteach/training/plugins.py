@@ -7,15 +7,27 @@ Whatever has a method take_metrics() -> {name: number}, a rollout or a judger, i
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from rlteach.agent.plugins import is_plugin
+from rlteach.agent.loading import load_plugin
+from rlteach.agent.plugins import Kind, PluginError, is_plugin
+from rlteach.config import ConfigError
 from rlteach.policy.policy import Policy
-from rlteach.types import Group, Judger
+from rlteach.policy.sampler import check_fit
+from rlteach.types import Group, Judger, Sample
 
-KINDS = ("rollout", "group_grader", "single_grader")
+KINDS: tuple[Kind, ...] = ("rollout", "group_grader", "single_grader")
+
+
+def of_config(field: str, name: str, *kinds: Kind) -> Any:
+    """The plug-in that a config field names. Raises ConfigError, with the field in the message."""
+    try:
+        return load_plugin(name, *kinds)
+    except PluginError as error:
+        raise ConfigError(f"{field}: {error}") from None
 
 
 def as_rollout(rollout: Callable[..., Any], policy: Policy | None = None) -> Callable[..., list[Group]]:
@@ -76,7 +88,7 @@ def trace(tracer: Any, rollout: Any, *judgers: Judger) -> None:
             part.tracer = tracer
 
 
-def by_sample(samples: Sequence[Any], groups: Sequence[Group]) -> list[Group | None]:
+def by_sample(samples: Sequence[Sample], groups: Sequence[Group]) -> list[Group | None]:
     """The group of each sample, None for one that the rollout discarded.
 
     Raises:
@@ -90,3 +102,16 @@ def by_sample(samples: Sequence[Any], groups: Sequence[Group]) -> list[Group | N
         raise ValueError(f"the rollout gave a group of {left[-1].sample.id!r} that was not asked for, or not "
                          "in the order of the samples: it gives one group a sample, or none to discard it")
     return out
+
+
+def check_questions(policy: Policy, samples: Sequence[Sample], *, plugin: bool) -> None:
+    """ConfigError for a question, its tools included, that leaves the model no room to answer.
+
+    Under a plug-in max_new_tokens is the most for one turn, and a turn gets the room that is left: there
+    has to be some. Otherwise the whole of max_new_tokens has to fit.
+    """
+    def size(sample: Sample) -> int:
+        return sum(len(m.content.encode()) for m in sample.messages) + len(json.dumps(list(sample.tools)))
+
+    prompts = [policy.encode(s) for s in sorted(samples, key=size, reverse=True)[:20]]
+    check_fit(policy.model, prompts, 1 if plugin else policy.config.max_new_tokens)
