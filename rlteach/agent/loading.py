@@ -72,8 +72,7 @@ def _module(name: str, dotted: str, base: Path | None) -> ModuleType:
             raise PluginError(f"the plug-in {name!r}: {root!r} is the name of another module of Python: "
                               "give the file or its folder another name")
         _forget_others(root, base)
-        if str(base) not in sys.path:
-            sys.path.insert(0, str(base))
+        sys.path[:] = [str(base), *(place for place in sys.path if place != str(base))]
         importlib.invalidate_caches()  # the file may be younger than Python's list of its folder
     try:
         return importlib.import_module(dotted)
@@ -92,10 +91,8 @@ def _module(name: str, dotted: str, base: Path | None) -> ModuleType:
 
 def _forget_others(root: str, base: Path) -> None:
     """Modules of the same name from another folder, such as the last workspace of a notebook."""
-    known = sys.modules.get(root)
-    if known is None:
-        return
-    places = [known.__file__] if getattr(known, "__file__", None) else list(getattr(known, "__path__", ()))
-    if not any(Path(place).resolve().is_relative_to(base) for place in places):
-        for module in [m for m in sys.modules if m == root or m.startswith(f"{root}.")]:
-            del sys.modules[module]
+    known = [name for name in sys.modules if name == root or name.startswith(f"{root}.")]
+    files = [file for name in known if (file := getattr(sys.modules[name], "__file__", None))]
+    if not all(Path(file).resolve().is_relative_to(base) for file in files):
+        for name in known:
+            del sys.modules[name]
