@@ -102,7 +102,7 @@ def evaluate_command(
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object")] = False,
 ) -> None:
     """Accuracy with a 95 % interval, and pass@k."""
-    from rlteach.training.data import load_samples
+    from rlteach.data import load_samples
     from rlteach.training.evaluate import evaluate_model
     from rlteach.views.report import evaluation_table
 

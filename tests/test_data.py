@@ -15,9 +15,9 @@ from fakes import samples as numbered
 
 import rlteach as rl
 from rlteach.config import Config
+from rlteach.data import DataError, balance, batch_of, load_samples, read_jsonl
 from rlteach.presets import OREAL_BINS
 from rlteach.training.answers_file import grade_file
-from rlteach.training.data import DataError, balance, batch_of, load_samples, read_jsonl
 from rlteach.types import Message, Sample
 
 GOOD = ('{"question": "1+1?", "gold_answer": "2"}', '{"question": "1+2?", "gold_answer": "3"}',
@@ -166,7 +166,7 @@ def test_f02_the_locale_decides_nothing(tmp_path: Path) -> None:
     """On a Chinese or a C locale, `open` without an encoding reads something else."""
     file = tmp_path / "题目.jsonl"
     file.write_text('{"question": "一加一？", "gold_answer": "2"}\n', encoding="utf-8")
-    code = ("import sys; from rlteach.training.data import load_samples; "
+    code = ("import sys; from rlteach.data import load_samples; "
             "print(ascii(load_samples(sys.argv[1])[0].question))")
     env = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0",
            "PYTHONIOENCODING": "gbk"}

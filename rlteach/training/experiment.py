@@ -17,10 +17,10 @@ from typing import Any
 
 from rlteach.agent.tracing import Tracer
 from rlteach.config import Config
+from rlteach.data import load_samples
 from rlteach.policy.policy import Policy, Reference
 from rlteach.training import plugins
 from rlteach.training.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
-from rlteach.training.data import load_samples
 from rlteach.training.evaluate import Evaluation, evaluate
 from rlteach.training.files import new_folder, write_json
 from rlteach.training.interrupts import interrupts_held

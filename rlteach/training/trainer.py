@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from rlteach.config import Config
+from rlteach.data import balance, batch_of
 from rlteach.judger.control import control_judgements
 from rlteach.judger.function import as_judger
 from rlteach.oreal import advantage, losses, selection, token_weights
@@ -21,7 +22,6 @@ from rlteach.policy.policy import Policy, Reference
 from rlteach.policy.token_reward_model import TokenRewardModel, build_token_reward_model, token_scores
 from rlteach.training import plugins
 from rlteach.training.batch import Batch, Member, collate
-from rlteach.training.data import balance, batch_of
 from rlteach.training.judging import Grading
 from rlteach.training.keys import noise_key
 from rlteach.training.metrics import group_metrics, warn_if_flat
