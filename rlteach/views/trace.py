@@ -15,6 +15,8 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from rlteach.data import DataError, read_jsonl
+
 Span = Mapping[str, Any]
 WIDTH = 400  # characters of a message that are shown
 
@@ -31,17 +33,12 @@ def read_trace(path: str | Path) -> list[dict[str, Any]]:
     """
     file = Path(path)
     file = file / "trace.jsonl" if file.is_dir() else file
+    if not file.is_file():
+        raise TraceError(f"{file}: there is no trace; runs of plug-ins write one")
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        raise TraceError(f"{file}: there is no trace; runs of plug-ins write one") from None
-    spans = []
-    for number, line in enumerate(lines, 1):
-        try:
-            spans.append(json.loads(line))
-        except ValueError:
-            if number < len(lines):
-                raise TraceError(f"{file}:{number}: not a JSON object: the file is damaged") from None
+        spans = [span for _, span in read_jsonl(file, cut_off=True)]
+    except DataError as error:
+        raise TraceError(str(error)) from None
     return sorted(spans, key=lambda span: span["start"])
 
 
