@@ -16,6 +16,7 @@ from rich.table import Table
 from rlteach.config import Config, ConfigError
 from rlteach.presets import PRESETS
 from rlteach.serving.command import serve_command
+from rlteach.views.trace import trace_command
 
 if TYPE_CHECKING:
     from rlteach.training.experiment import Experiment
@@ -169,6 +170,7 @@ def models() -> None:
 
 
 app.command("serve")(serve_command)
+app.command("trace")(trace_command)
 
 
 def parse_settings(settings: list[str] | None, seed: int | None = None) -> dict[str, Any]:

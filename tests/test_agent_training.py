@@ -49,10 +49,11 @@ from rlteach.serving.fake_judge import FakeJudge
 from rlteach.training.evaluate import evaluate
 from rlteach.training.experiment import Experiment
 from rlteach.training.judges import Judges
+from rlteach.training.runlog import after
 from rlteach.training.trainer import OrealTrainer
 from rlteach.types import Group
 from rlteach.views.report import transcripts
-from rlteach.views.trace import read_trace
+from rlteach.views.trace import TraceError, read_trace, rollout_table, trace_tree
 
 ROOT = Path(__file__).resolve().parents[1]
 NUMBERS = ("started", "kept", "discarded", "failed", "retries", "timeouts", "history_cuts")
@@ -626,9 +627,7 @@ def test_what_a_rollout_discards_is_unscorable_and_not_lost() -> None:
     assert {t.name for t in threading.enumerate()} <= before | {"rlteach-plugins"}
     everything_bad = evaluate(policy, PluginJudger(zero), data[:1], rollout=partly)
     assert (everything_bad.accuracy, everything_bad.n, everything_bad.unscorable) == (None, 0, 1)
-    console = Console(width=200, record=True, file=io.StringIO())
-    console.print(transcripts(found, found))
-    assert "discarded by the rollout" in console.export_text()
+    assert "discarded by the rollout" in drawn(transcripts(found, found))
 
 
 def test_groups_in_another_order_are_refused() -> None:
@@ -735,6 +734,55 @@ def test_a_turn_may_be_cut_but_a_question_has_to_fit(workspace: Path, model: str
         Experiment.create(config, Path("other"))
 
 
+# what is written ----------------------------------------------------------------------------------------
+
+
+def drawn(shown: Any) -> str:
+    console = Console(width=200, file=io.StringIO())
+    console.print(shown)
+    return console.file.getvalue()
+
+
+def test_trajectory_files_hold_all_turns_and_lead_to_the_trace(workspace: Path, model: str) -> None:
+    _, spans = trained(run_config(model, "discard", total_steps=1, eval_interval=0))
+    text = Path("run/trajectories/step-00001.jsonl").read_text("utf-8")
+    rows = [json.loads(text) for text in text.splitlines()]
+    assert len(rows) == 2 * 4, "a discarded sample leaves no row"
+    rollouts = {s["span"]: s for s in spans if s["kind"] == "rollout"}
+    for row in rows:
+        first, tool, answer = row["messages"]
+        assert (first["role"], tool, answer["role"]) == (
+            "assistant", {"role": "user", "content": "the tool says so"}, "assistant")
+        assert answer["content"] == row["response"]
+        assert row["extra"] == {"note": "Ann"}
+        about = rollouts[row["rollout"]]["about"]
+        assert (about["sample"], about["member"], about["phase"]) == (row["id"], row["member"], "train")
+        tree = drawn(trace_tree(spans, name=row["rollout"]))
+        assert "the tool says so" in tree
+        assert f"reward {row['score']:g}" in tree
+    table = drawn(rollout_table(spans))
+    assert f"{len(rollouts)} rollouts" in table
+    assert all(name in table for name in rollouts)
+    assert drawn(rollout_table(spans, 2)).count("train") == 2
+    with pytest.raises(TraceError, match="there is no such rollout: the trace has"):
+        trace_tree(spans, name="zz")
+
+
+def test_a_changed_question_is_written_whole() -> None:
+    answers = agent_policy(agent_config(max_new_tokens=2)).sample([ask()], [[1]])
+    [[one]] = answers
+    assert after(ask(), one) == one.messages[1:]
+    assert after(ask("another?"), one) == one.messages
+
+
+def test_plain_answers_are_written_as_before(workspace: Path, model: str) -> None:
+    trained_plain = run_config(model, rollout=None, graders=(), total_steps=1, eval_interval=0)
+    with Experiment.create(trained_plain, Path("run")) as experiment:
+        next(experiment.steps())
+    [first, *_] = Path("run/trajectories/step-00001.jsonl").read_text("utf-8").splitlines()
+    assert not {"messages", "extra", "rollout"} & set(json.loads(first))
+
+
 # the command line -------------------------------------------------------------------------------------
 
 
@@ -762,6 +810,16 @@ def test_train_and_eval_from_the_command_line(workspace: Path, model: str) -> No
     assert told.returncode == 0, told.stderr
     found = json.loads(told.stdout)
     assert (found["n"], found["k"], found["unscorable"]) == (2, 2, 2)
+    drawn = rlteach("trace", "run")
+    assert drawn.returncode == 0, drawn.stderr
+    assert "rollout demo_rollout" in drawn.stdout
+    assert "tool look" in drawn.stdout
+    listed = rlteach("trace", "run", "--list", "--limit", "3")
+    assert "the last 3 of" in listed.stdout
+    nothing = rlteach("trace", ".")
+    assert nothing.returncode == 2
+    assert nothing.stderr.startswith("rlteach: trace.jsonl: there is no trace")
+    assert len(nothing.stderr.strip().splitlines()) == 1
     wrong = rlteach("train", "mine.json", "--out", "other", "--set", "rollout=plugins.rollout:gone")
     assert wrong.returncode == 2
     [complaint] = wrong.stderr.strip().splitlines()
