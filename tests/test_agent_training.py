@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import io
 import json
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -804,6 +806,37 @@ def test_plain_answers_are_written_as_before(workspace: Path, model: str) -> Non
         next(experiment.steps())
     [first, *_] = Path("run/trajectories/step-00001.jsonl").read_text("utf-8").splitlines()
     assert not {"messages", "extra", "rollout"} & set(json.loads(first))
+
+
+def test_what_a_sample_asks_for_itself(workspace: Path, model: str) -> None:
+    config = run_config(model, total_steps=1, eval_interval=0, top_p=0.9)
+    write("train.jsonl", line("a", n=3, max_new_tokens=2), line("b", top_p=0.5))
+    with Experiment.create(config, Path("run")) as experiment:
+        one, other = sorted(next(experiment.steps()).groups, key=lambda g: g.sample.id)
+    assert (len(one.trajectories), len(other.trajectories)) == (3, 4)
+    assert all(t.usage["completion_tokens"] <= 2 * 2 for t in one.trajectories)
+    write("train.jsonl", line("a"), line("b", temperature=0.5))
+    with pytest.raises(ConfigError, match=r"sample 'b' asks for temperature 0\.5, the run samples"):
+        Experiment.create(config, Path("other"))
+    with pytest.warns(RuntimeWarning, match="sample 'b' asks for its own temperature, which only rollout"):
+        Experiment.create(config.replace(rollout=None), Path("plain")).close()
+
+
+def test_a_rollout_that_is_forgotten_takes_its_thread_with_it() -> None:
+    """As when a notebook's cell that makes a trainer is run again."""
+    def engines() -> int:
+        return sum(t.name == "rlteach-engine" for t in threading.enumerate())
+
+    before = engines()
+    made = PluginRollout(searcher, agent_policy())
+    assert engines() == before + 1
+    del made
+    gc.collect()
+    for _ in range(100):
+        if engines() == before:
+            break
+        time.sleep(0.05)
+    assert engines() == before
 
 
 # the command line -------------------------------------------------------------------------------------
