@@ -23,6 +23,7 @@ from rlteach.agent.record import Record, Turn
 from rlteach.agent.template import check_template, offers_tools
 from rlteach.agent.types import ChatCompletionSample
 from rlteach.config import Config
+from rlteach.policy.chat import control_tokens
 from rlteach.policy.decode import EngineError, Row, RowParams
 from rlteach.policy.engine import Engine
 from rlteach.types import Message, Trajectory
@@ -60,7 +61,7 @@ class PolicySide:
         self.engine, self.name = engine, name
         check_template(engine.tokenizer, name, engine.policy.config.system_prompt)
         self.offers_tools = offers_tools(engine.tokenizer)
-        self.control = [t.content for t in engine.tokenizer.added_tokens_decoder.values() if t.special]
+        self.control = control_tokens(engine.tokenizer)
         longest = max(map(len, engine.tokenizer.get_vocab()))
         self.characters = None if engine.limit is None else engine.limit * longest
 

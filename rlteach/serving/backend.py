@@ -7,6 +7,7 @@ import secrets
 from collections.abc import AsyncIterator
 from typing import Any
 
+from rlteach.policy.chat import control_tokens
 from rlteach.policy.decode import Row, RowParams
 from rlteach.policy.detokenize import settled, text_of
 from rlteach.policy.engine import Engine
@@ -51,7 +52,7 @@ class EngineBackend:
 
     def _submit(self, request: ChatRequest, watch: Any = None) -> list[Row]:
         engine, tools = self.engine, request.offered
-        control = [t.content for t in engine.tokenizer.added_tokens_decoder.values() if t.special]
+        control = control_tokens(engine.tokenizer)
         if tools:
             check_template(engine.template, self.model)
             refuse_control_tokens("tools", tools, control)
