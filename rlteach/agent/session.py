@@ -25,7 +25,7 @@ from rlteach.agent.types import ChatCompletionSample
 from rlteach.config import Config
 from rlteach.policy.chat import control_tokens
 from rlteach.policy.decode import EngineError, Row, RowParams
-from rlteach.policy.engine import Engine
+from rlteach.policy.engine import Engine, row_key
 from rlteach.types import Message, Trajectory
 
 
@@ -173,7 +173,8 @@ class Session:
             self._note(cut)
         s = self.sampling
         params = RowParams(room, s.temperature, s.top_p, s.top_k, keep_support=True)
-        (row,) = engine.submit(prompt, params, noise(self.key, self._calls))
+        # another seed for each answer of a rollout, the same in each run
+        (row,) = engine.submit(prompt, params, row_key(self.key, self._calls))
         self._rows.append(row)
         return _Pending(self._calls, record, prompt, row)
 
@@ -230,8 +231,3 @@ class Session:
     def _refuse_when_closed(self) -> None:
         if self.closed is not None:
             raise SessionClosedError(f"this rollout's proxy answers no more: {self.closed}")
-
-
-def noise(key: int, call: int) -> int:
-    """The seed of the call-th answer of a rollout: another one each time, the same in each run."""
-    return int.from_bytes(blake2b(f"{key},{call}".encode(), digest_size=8).digest(), "big") >> 1

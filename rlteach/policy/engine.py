@@ -37,9 +37,10 @@ class EngineFullError(RuntimeError):
     """More rows wait than the queue holds: come back later."""
 
 
-def row_key(seed: int, index: int) -> int:
-    """The noise key of answer `index` of a request with this seed: 63 bits, nothing else in it."""
-    digest = blake2b(f"{seed},{index}".encode(), digest_size=8).digest()
+def row_key(*coordinates: int) -> int:
+    """A noise key of these numbers and of nothing else, 63 bits: (seed, index) is that of answer `index`
+    of a request with this seed."""
+    digest = blake2b(",".join(map(str, coordinates)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
 
 
