@@ -51,6 +51,13 @@ def resolve(name: str) -> str:
     return str(path)
 
 
+def run_config(name: str) -> Config | None:
+    """The config that a run directory was made with; None where `name` is no run."""
+    folder = Path(name).expanduser()
+    is_run = (folder / "config.json").is_file() and (folder / "checkpoints").is_dir()
+    return Config.load(str(folder / "config.json")) if is_run else None
+
+
 def _best_of_run(run: Path) -> Path:
     best = run / "checkpoints" / "best"
     if not (best / "config.json").is_file():
