@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from hashlib import blake2b
 from typing import Any
 
 from rlteach.agent import tracing
@@ -29,7 +28,7 @@ from rlteach.agent.types import (
     RolloutResult,
     check_reward,
 )
-from rlteach.policy.engine import Engine
+from rlteach.policy.engine import Engine, row_key
 from rlteach.policy.policy import Policy
 from rlteach.types import Group, Sample, Trajectory
 
@@ -226,6 +225,4 @@ def member_keys(keys: Sequence[int], n: int | None) -> list[int]:
 
 def derived(key: int, again: int, attempt: int) -> int:
     """The key of a repeated rollout: other noise than the first time, the same in every run."""
-    if (again, attempt) == (0, 0):
-        return key
-    return int.from_bytes(blake2b(f"{key},{again},{attempt}".encode(), digest_size=8).digest(), "big") >> 1
+    return key if (again, attempt) == (0, 0) else row_key(key, again, attempt)

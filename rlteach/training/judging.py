@@ -61,7 +61,7 @@ class Grading:
             self._wait(judger, cause, self.config.judge_wait - waited)
             graded = [self._again(judger, g) for g in graded]
         self.waiting = None
-        return graded, numbers(judger, graded, waited)
+        return graded, numbers(judger, graded, waited, RuleJudger(self.config.rule_mode))
 
     def _again(self, judger: Judger, group: Group) -> Group:
         """Ask once more about the members that the model left without a verdict."""
@@ -120,12 +120,13 @@ def walk(judger: Judger) -> Iterator[Any]:
         yield from walk(part)
 
 
-def numbers(judger: Judger, graded: Sequence[Group], waited: float) -> dict[str, float | None]:
+def numbers(judger: Judger, graded: Sequence[Group], waited: float, rule: RuleJudger
+            ) -> dict[str, float | None]:
     """What model judges did since the last call; nothing when there are none."""
     models = [part.statistics() for part in walk(judger) if hasattr(part, "statistics")]
     if not models:
         return {}
-    out: dict[str, float | None] = {"judge/waited": waited, "judge/disagreement": disagreement(graded)}
+    out: dict[str, float | None] = {"judge/waited": waited, "judge/disagreement": disagreement(graded, rule)}
     for name in models[0]:
         known = [m[name] for m in models if m[name] is not None]
         total = max if "seconds" in name else sum  # of several judges: the slowest, all questions
@@ -133,9 +134,9 @@ def numbers(judger: Judger, graded: Sequence[Group], waited: float) -> dict[str,
     return out
 
 
-def disagreement(graded: Sequence[Group]) -> float | None:
+def disagreement(graded: Sequence[Group], rule: RuleJudger) -> float | None:
     """Share of the model's verdicts that the rule contradicts, of those where the rule has one."""
-    rule, apart = RuleJudger(), []
+    apart = []
     for group in graded:
         at = [i for i, j in enumerate(group.judgements or ()) if j.source == "llm" and j.score is not None]
         for i, said in zip(at, rule.grade(members(group, at)) if at else (), strict=True):
