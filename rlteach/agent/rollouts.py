@@ -13,7 +13,6 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from hashlib import blake2b
 from typing import Any
 
 from rlteach.agent import tracing
@@ -32,7 +31,7 @@ from rlteach.agent.types import (
     check_reward,
 )
 from rlteach.config import ConfigError
-from rlteach.policy.engine import Engine
+from rlteach.policy.engine import Engine, row_key
 from rlteach.policy.policy import Policy
 from rlteach.types import Group, Sample, Trajectory
 
@@ -240,6 +239,4 @@ def member_keys(keys: Sequence[int], n: int | None) -> list[int]:
 
 def derived(key: int, again: int, attempt: int) -> int:
     """The key of a repeated rollout: other noise than the first time, the same in every run."""
-    if (again, attempt) == (0, 0):
-        return key
-    return int.from_bytes(blake2b(f"{key},{again},{attempt}".encode(), digest_size=8).digest(), "big") >> 1
+    return key if (again, attempt) == (0, 0) else row_key(key, again, attempt)
