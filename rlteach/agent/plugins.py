@@ -91,6 +91,11 @@ def plugin_of(function: Any, *kinds: Kind) -> Plugin:
     return found
 
 
+def is_plugin(function: Any, *kinds: Kind) -> bool:
+    found = getattr(function, MARK, None)
+    return isinstance(found, Plugin) and found.kind in kinds
+
+
 def _check_signature(function: Callable[..., Any], kind: Kind) -> None:
     try:
         inspect.signature(function).bind(*TAKES[kind])
