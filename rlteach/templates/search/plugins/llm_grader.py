@@ -73,7 +73,7 @@ async def search_grader(context: PluginContext, sample: ChatCompletionSample,
     """One reward for each rollout of one question; None for a member that nobody could judge."""
     if not gold_of(sample) or sample.messages[-1].role != "user":
         return GroupGraderResult(status=PluginStatus.DISCARD, rewards=[],
-                                 error="the sample has no extra.answer, or its last message is not the user's")
+                                 error="no extra.answer, or the last message is not the user's")
     rewards = [known_reward(sample, trajectory) for trajectory in trajectories]
     open_ones = [i for i, reward in enumerate(rewards) if reward is None]
     if open_ones and os.environ.get("OPENAI_BASE_URL"):
@@ -89,8 +89,8 @@ async def search_grader(context: PluginContext, sample: ChatCompletionSample,
 def gold_of(sample: ChatCompletionSample) -> list[str]:
     """extra.answer, one text or several, as a list."""
     answer = (sample.extra or {}).get("answer")
-    texts = [str(one).strip() for one in (answer if isinstance(answer, list) else [answer]) if one is not None]
-    return [text for text in texts if text]
+    several = answer if isinstance(answer, list) else [answer]
+    return [text for one in several if one is not None and (text := str(one).strip())]
 
 
 def known_reward(sample: ChatCompletionSample, trajectory: Trajectory) -> float | None:
@@ -145,7 +145,8 @@ async def ask_judge(sample: ChatCompletionSample, trajectories: Sequence[Traject
         return list(await asyncio.gather(*(verdict(patient, model, sample, t) for t in trajectories)))
 
 
-async def verdict(client: Any, model: str, sample: ChatCompletionSample, trajectory: Trajectory) -> float | None:
+async def verdict(client: Any, model: str, sample: ChatCompletionSample, trajectory: Trajectory
+                  ) -> float | None:
     """1.0, 0.0, or None. An answer that is no verdict is not asked for again as it was: at temperature 0
     it would come back the same, so later tries have another seed and some temperature."""
     language = "zh" if re.search("[\u4e00-\u9fff]", text_of(sample.messages[-1])) else "en"
