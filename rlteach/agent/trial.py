@@ -22,7 +22,7 @@ from typing import Any
 
 from rlteach.agent.calling import Caller, Outcome, all_or_raise, run
 from rlteach.agent.calls import read_call, unset
-from rlteach.agent.graders import PluginJudger
+from rlteach.agent.graders import PluginJudger, with_own_rewards
 from rlteach.agent.plugins import plugin_of
 from rlteach.agent.proxy import RolloutInferenceProxy
 from rlteach.agent.rollouts import read_result
@@ -174,6 +174,7 @@ async def _graded(sample: ChatCompletionSample, calls: Sequence[Any], judger: An
     given: list[float | None] = [None] * len(views)
     if judger is not None and views:
         given = await judger.rewards(sample, views)
+    given = with_own_rewards(given, views)  # without a grader, too
     left = iter(given)
     rewards = tuple(next(left) if o.status is PluginStatus.SUCCESS else None for o, _, _ in group)
     return rewards, group
