@@ -1,7 +1,9 @@
 """Ask for the weather, then answer: a rollout as a plain function, which runs on a thread.
 
-In the cloud these lines change: the import of `rlteach.agent` (the SDK's modules have the same names;
-its demonstrations bring their own weather tool), and OpenAI becomes Ark.
+In the cloud this line changes: the import of `rlteach.agent` (the SDK's modules have the same names; its
+demonstrations bring their own weather tool). The client comes from the proxy in both places; an SDK
+without `rollout_client` writes wrap_client_inplace(Ark(base_url=proxy.url, api_key=proxy.jwt_token),
+proxy=proxy), which here is the same with openai.OpenAI, only slower.
 """
 
 from __future__ import annotations
@@ -10,8 +12,6 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
-
-from openai import OpenAI
 
 from rlteach.agent import (
     ChatCompletionSample,
@@ -26,7 +26,6 @@ from rlteach.agent import (
     get_current_weather,
     rollout,
     weather_tool,
-    wrap_client_inplace,
 )
 
 LOCAL_MODEL = "local"  # a name for trials; training ignores it
@@ -39,20 +38,19 @@ log = logging.getLogger(__name__)
 def weather_rollout(context: PluginContext, proxy: RolloutInferenceProxy, sample: ChatCompletionSample
                     ) -> RolloutResult | None:
     """One rollout: at most MAX_STEPS answers; it ends with the first one that calls no tool."""
-    with OpenAI(base_url=proxy.url, api_key=proxy.jwt_token) as client:
-        wrap_client_inplace(client, proxy=proxy)  # this line makes it a client that trains
-        messages, tools = conversation(sample)
-        for step in range(MAX_STEPS):
-            completion = client.chat.completions.create(
-                model=context.model or LOCAL_MODEL, messages=messages, tools=tools)
-            message = completion.choices[0].message
-            messages.append(message.model_dump(exclude_none=True))
-            if not message.tool_calls or step == MAX_STEPS - 1:
-                break
-            try:
-                messages += replies(message.tool_calls, tools)
-            except ToolCallError as error:
-                return malformed(error)
+    client = proxy.rollout_client()  # an openai.OpenAI whose answers are recorded for training
+    messages, tools = conversation(sample)
+    for step in range(MAX_STEPS):
+        completion = client.chat.completions.create(
+            model=context.model or LOCAL_MODEL, messages=messages, tools=tools)
+        message = completion.choices[0].message
+        messages.append(message.model_dump(exclude_none=True))
+        if not message.tool_calls or step == MAX_STEPS - 1:
+            break
+        try:
+            messages += replies(message.tool_calls, tools)
+        except ToolCallError as error:
+            return malformed(error)
     return None  # the same as SUCCESS
 
 
