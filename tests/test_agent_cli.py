@@ -159,9 +159,10 @@ def test_the_module_runs_in_a_workspace(tmp_path: Path) -> None:
             words = [sys.executable, "-m", "rlteach.agent", "test", "plugins.rollout:demo_rollout",
                      "--limit", "4", "--n", "2", "--data", "data/search_dataset_dev_100.jsonl", "--grader",
                      "plugins.llm_grader:search_grader", "--url", model.url, "--model", "some-model"]
-            env = {k: v for k, v in os.environ.items() if k not in ("OPENAI_BASE_URL", "OPENAI_API_KEY")}
-            done = subprocess.run(words, cwd=folder, env=env | {"PYTHONPATH": str(ROOT)}, capture_output=True,
-                                  text=True, timeout=600)
+            unset = ("OPENAI_BASE_URL", "OPENAI_API_KEY", "NO_PROXY", "no_proxy")
+            env = {name: value for name, value in os.environ.items() if name not in unset}
+            env |= {"PYTHONPATH": str(ROOT), "HTTP_PROXY": "http://127.0.0.1:9"}  # a dead one, fault I03
+            done = subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("mean reward 0.000; statuses: SUCCESS 8;")
     assert len(model.requests) == 16

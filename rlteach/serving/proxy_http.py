@@ -9,10 +9,8 @@ whose rollout has ended, gets 401.
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -23,6 +21,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from rlteach.agent.calling import reach_loopback
 from rlteach.agent.calls import CallError
 from rlteach.agent.rollouts import PluginRollout
 from rlteach.agent.session import Session, SessionClosedError
@@ -65,8 +64,7 @@ class ProxyFace:
         with self._lock:
             if self._server is None:
                 self._server = AppThread(self._app(), "127.0.0.1", 0, "rlteach-proxy")
-                for name in ("NO_PROXY", "no_proxy"):
-                    _add_loopback(name)
+                reach_loopback()
             return f"http://127.0.0.1:{self._server.port}/v1"
 
     def add(self, session: Session) -> None:
@@ -140,12 +138,3 @@ def fields_of(body: bytes) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise WireError("the body has to be a JSON object")
     return raw
-
-
-def _add_loopback(name: str) -> None:
-    """Clients that plug-ins make obey HTTP_PROXY; a proxy cannot reach this machine's own loopback."""
-    known = [part for part in os.environ.get(name, "").split(",") if part.strip()]
-    missing = [host for host in ("127.0.0.1", "localhost") if host not in known]
-    if missing:
-        with suppress(OSError):
-            os.environ[name] = ",".join([*known, *missing])
