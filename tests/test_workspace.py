@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import threading
@@ -31,6 +32,7 @@ from agent_fakes import (
 )
 from workspaces import entered
 
+import rlteach.agent
 from rlteach import cli
 from rlteach.agent import (
     PluginContext,
@@ -583,6 +585,20 @@ def test_row_40_an_unreadable_verdict_is_not_asked_for_again_as_it_was(search: A
     assert result.rewards == [1.0]
 
 
+def test_a_judge_that_knows_no_schemas_is_asked_without(search: Any, ask_judge: Any) -> None:
+    """Row 31 is asked for where it can be had; the rubric says the form, too."""
+    reply = '<think>\nso\n</think>\n```json\n{"rationale": "equal", "judgement": "correct"}\n```'
+    sample, group = search.made.sample("Who?", "Ann"), views(search, "It was A.")
+    with FakeJudge(refuses=("response_format",), reply=lambda asked: reply) as judge:
+        assert ask_judge(judge, sample, group).rewards == [1.0]
+    with FakeJudge(refuses=("model",)) as judge:  # whatever it is sent
+        assert ask_judge(judge, sample, group).rewards == [None]
+    for told in ('{"rationale": "judgement: correct"}', '["correct"]', "correct", '{"judgement": "Correct"}',
+                 '{"judgement": "incorrect"} {"judgement": "correct"}', '{"judgement": ["correct"]}'):
+        with FakeJudge(reply=lambda asked, told=told: told) as judge:
+            assert ask_judge(judge, sample, group).rewards == [None], told
+
+
 def test_row_41_there_is_one_schema_of_the_tool(search: Any, folders: dict[str, Path]) -> None:
     assert search.rollout.TOOLS == [SEARCH_TOOL]
     assert search.rollout.TOOLS[0] is SEARCH_TOOL
@@ -659,6 +675,28 @@ def test_row_46_the_limit_belongs_to_the_loop_that_runs(search: Any, monkeypatch
     assert most == 2
     held = [value for value in vars(search.rollout).values() if isinstance(value, asyncio.Semaphore)]
     assert not held, "none is made with the module"
+
+
+def test_the_page_about_ark_names_what_is_there() -> None:
+    """docs/ark.md: its files, its names, its config fields."""
+    page = (ROOT / "docs" / "ark.md").read_text(encoding="utf-8")
+    for folder, name in re.findall(r"\b(agent|tests|docs)/([a-z_]+\.\w+)", page):
+        assert (ROOT / ("" if folder != "agent" else "rlteach") / folder / name).is_file(), f"{folder}/{name}"
+    for name in re.findall(r"\bplugins/(\w+\.py)", page):
+        assert list(TEMPLATES.glob(f"*/plugins/{name}")), f"plugins/{name}"
+    imports = next(line for line in page.splitlines() if "from rlteach.agent import ..." in line)
+    assert set(re.findall(r"`(\w+)`", imports.partition("import ...`")[2])) <= set(rlteach.agent.__all__)
+    table = page.partition("| hyper-parameter")[2].partition("\n\n")[0].splitlines()[2:]
+    fields = [name for row in table for name in re.findall(r"`(\w+)`", row.split("|")[2])]
+    assert len(fields) >= 12
+    assert set(fields) <= set(Config.model_fields)
+    rows = [int(row) for row in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)]
+    assert rows == list(range(1, 37)), "each row of the tutorial, once"
+
+
+def test_each_mistake_of_the_tutorial_has_a_test() -> None:
+    named = {int(row) for name in globals() for row in re.findall(r"^test_row_(\d+)", name)}
+    assert set(range(37, 47)) <= named
 
 
 # the weather ------------------------------------------------------------------------------------------
