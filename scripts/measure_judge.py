@@ -20,10 +20,10 @@ from build_data import write_readme
 from rlteach.config import Config
 from rlteach.course.judge_pairs import PairMaker
 from rlteach.course.judging import VERDICTS, request
+from rlteach.data import load_samples, read_jsonl
 from rlteach.judger.answers import final_answer
 from rlteach.judger.rule import RuleJudger
 from rlteach.policy.policy import Policy
-from rlteach.training.data import load_samples, read_jsonl
 from rlteach.types import Group, Message, Sample
 
 RUBRIC = {"en": "Judge the candidate.", "zh": "判断候选答案是否正确。"}  # only its language gets to the model

@@ -779,7 +779,7 @@ def test_a_trial_counts_failures_and_names_bad_lines(tmp_path: Path) -> None:
     assert report.mean_reward is None
     assert "3 x LookupError: no such thing" in str(report)
     data.write_text('{"question": "who?", "gold_answer": "Ann"}\n{"question": "x"}\n')
-    with pytest.raises(ValueError, match=r"dev.jsonl:2: no sample"):
+    with pytest.raises(ValueError, match=r"dev.jsonl:2: the field 'gold_answer' is missing"):
         rlteach.agent.test_with_dataset(data, plugin, url="http://127.0.0.1:9/v1")
     with pytest.raises(ValueError, match="url is missing"):
         rlteach.agent.test_with_dataset(data, plugin)

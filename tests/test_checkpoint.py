@@ -21,11 +21,11 @@ from fakes import same, state
 from safetensors.torch import load_file
 
 from rlteach.config import Config, data_path
+from rlteach.data import DataError, load_samples
 from rlteach.judger.rule import RuleJudger
 from rlteach.policy.policy import Policy
 from rlteach.training import experiment as experiment_module
 from rlteach.training.checkpoint import CheckpointError, load_checkpoint
-from rlteach.training.data import DataError, load_samples
 from rlteach.training.evaluate import Evaluation, evaluate
 from rlteach.training.experiment import Experiment, build_trainer, checkpoint_steps
 from rlteach.training.interrupts import interrupts_held

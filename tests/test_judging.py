@@ -141,13 +141,13 @@ def test_a_run_that_waits_can_be_stopped() -> None:
 def test_a_part_of_the_batch_is_judged_while_the_next_is_sampled() -> None:
     judge = Judge()
     trainer = trainer_of(judge, judge_parts=3)
-    rollout = trainer._rollout
+    rollout = trainer.rollouts
 
     def noted(policy: Any, samples: Any, keys: Any) -> list[Group]:
         judge.order.append(("rollout", tuple(s.id for s in samples)))
         return rollout(policy, samples, keys)
 
-    trainer._rollout = noted
+    trainer.rollouts = noted
     groups = trainer.rollout(trainer.draw())
     ids = [g.sample.id for g in groups]
     wanted = [(what, (i,)) for i in ids for what in ("rollout", "submit")]
@@ -166,8 +166,8 @@ def test_parts_change_no_answer(parts: int) -> None:
 def test_a_rule_is_not_asked_in_parts() -> None:
     trainer = trainer_of(even_first, judge_parts=3)
     sizes: list[int] = []
-    rollout = trainer._rollout
-    trainer._rollout = lambda *asked: sizes.append(len(asked[1])) or rollout(*asked)
+    rollout = trainer.rollouts
+    trainer.rollouts = lambda *asked: sizes.append(len(asked[1])) or rollout(*asked)
     trainer.rollout(trainer.draw())
     assert sizes == [3]
 

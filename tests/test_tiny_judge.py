@@ -14,12 +14,12 @@ from rlteach.config import Config, data_path
 from rlteach.course.judge_pairs import PairMaker
 from rlteach.course.judge_texts import TEXTS
 from rlteach.course.judging import SEVERAL_SAID, SLIPS, VERDICTS, held, reply, request, slip
+from rlteach.data import load_samples, read_jsonl
 from rlteach.judger.answers import final_answer
 from rlteach.judger.rule import RuleJudger
 from rlteach.judger.verdicts import Rubric
 from rlteach.policy.policy import Policy
 from rlteach.policy.registry import embedded_models
-from rlteach.training.data import load_samples, read_jsonl
 from rlteach.types import Group, Message, Sample
 
 RUBRIC = {"en": "You compare a candidate with the gold answers.", "zh": "判断候选答案是否正确。"}

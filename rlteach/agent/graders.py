@@ -1,6 +1,7 @@
 """A grader plug-in as a Judger: n trajectories in, n rewards out, statuses as the table says.
 
-    SUCCESS needs one reward a trajectory (None: unscorable); DISCARD leaves the whole sample unscorable;
+    SUCCESS needs one reward a trajectory (None: unscorable); DISCARD leaves the whole sample unscorable,
+    marked so that training drops it (training/judging.py);
     RETRY and timeouts grade again, then discard; FAILURE grades again, then stops the run.
 
 A reward that a rollout set itself (extra["reward"]) replaces the grader's for that member, after the
@@ -32,6 +33,7 @@ from rlteach.agent.types import (
     Trajectory,
     is_number,
 )
+from rlteach.judger.function import DISCARD
 from rlteach.types import Group, Judgement
 
 SEVERITY = (PluginStatus.SUCCESS, PluginStatus.RETRY, PluginStatus.FAILURE, PluginStatus.DISCARD)
@@ -132,12 +134,10 @@ class PluginJudger:
         if reward is None:
             why = f"{self.plugin.name} gave no reward" if discarded is None else (
                 f"sample discarded by {self.plugin.name}: {discarded}")
-            return Judgement(None, "unscorable", why, "plugin", attempts=attempts, seconds=seconds)
+            return Judgement(None, "unscorable", why, "plugin", None if discarded is None else DISCARD,
+                             attempts, seconds)
         return Judgement(float(reward), "correct" if reward >= 1 else "incorrect", f"by {self.plugin.name}",
                          "plugin", attempts=attempts, seconds=seconds)
-
-
-
 
 
 def read_group(value: Any) -> Outcome:

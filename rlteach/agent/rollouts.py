@@ -116,7 +116,8 @@ class PluginRollout:
         works = []
         for sample, view, own in zip(samples, views, keys, strict=True):
             sampling = Sampling.of(view, side.engine.policy.config, greedy=greedy)
-            works.append(self._sample(_Task(side, context, sample, view, sampling), member_keys(own, view.n)))
+            wanted = view.n if context.phase == "train" else None  # a measurement says how often it asks
+            works.append(self._sample(_Task(side, context, sample, view, sampling), member_keys(own, wanted)))
         return await all_or_raise(works)
 
     async def _sample(self, task: _Task, keys: Sequence[int]) -> Group | None:
@@ -157,7 +158,8 @@ class PluginRollout:
         return Outcome(PluginStatus.DISCARD, f"RETRY {1 + RETRIES} times: {reason}")
 
     async def _attempt(self, task: _Task, index: int, key: int, attempt: int) -> Outcome:
-        about = {"sample": task.sample.id, "member": index, "attempt": attempt + 1}
+        about = {"sample": task.sample.id, "member": index, "attempt": attempt + 1,
+                 "phase": task.context.phase}
         question = [m.model_dump(exclude_none=True) for m in task.view.messages]
         with tracing.span("rollout", self.plugin.name, inputs=question, **about) as span:
             assert span is not None

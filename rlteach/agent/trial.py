@@ -27,13 +27,13 @@ from rlteach.agent.plugins import plugin_of
 from rlteach.agent.proxy import RolloutInferenceProxy
 from rlteach.agent.rollouts import read_result
 from rlteach.agent.types import (
-    SAMPLING,
     ChatCompletionMessage,
     ChatCompletionSample,
     PluginContext,
     PluginStatus,
     Trajectory,
 )
+from rlteach.data import DataError, load_samples, to_sample
 
 
 class TrialError(ValueError):
@@ -195,22 +195,15 @@ async def _one(free: asyncio.Semaphore, caller: Caller, context: PluginContext, 
 
 
 def read_samples(path: str | Path) -> list[ChatCompletionSample]:
-    """Samples of a JSONL file: {"messages": [...], "extra": {...}, ...}, or question and gold_answer.
+    """Samples of a JSONL file, as rlteach.load_samples reads it and a plug-in sees them.
 
     Raises:
         TrialError: the file or a line of it cannot be used.
     """
-    out = []
     try:
-        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise TrialError(f"{path}: cannot be read ({error})") from None
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            out.append(read_sample(line, f"{path}:{number}"))
-    if not out:
-        raise TrialError(f"{path} holds no line: write one JSON object a line")
-    return out
+        return [ChatCompletionSample.of(sample) for sample in load_samples(path)]
+    except DataError as error:
+        raise TrialError(str(error)) from None
 
 
 def read_sample(text: str, at: str) -> ChatCompletionSample:
@@ -221,15 +214,13 @@ def read_sample(text: str, at: str) -> ChatCompletionSample:
     """
     try:
         entry = json.loads(text)
-        if "messages" not in entry:
-            own = {name: entry.pop(name) for name in (*SAMPLING, "tools") if name in entry}
-            entry = {"messages": [{"role": "user", "content": entry["question"]}],
-                     "extra": {"answer": entry["gold_answer"], **entry}, **own}
-        return ChatCompletionSample(**entry)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        why = " ".join(str(error).split())[:200]
-        raise TrialError(f"{at}: no sample ({why}): a line needs messages, or question and gold_answer"
-                         ) from None
+        if not isinstance(entry, dict):
+            raise DataError(f"{at}: a {type(entry).__name__}, not a JSON object")
+        return ChatCompletionSample.of(to_sample(at, entry, 0))
+    except DataError as error:
+        raise TrialError(str(error)) from None
+    except (ValueError, RecursionError) as error:
+        raise TrialError(f"{at}: not a JSON object ({error})") from None
 
 
 def _entry(value: Any) -> dict[str, Any]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rlteach.config import Config
 from rlteach.judger.compose import grade_all, members, merge, submit
+from rlteach.judger.function import is_discarded
 from rlteach.judger.rule import RuleJudger
+from rlteach.training.plugins import grader_metrics, walk
 from rlteach.types import Group, Judgement, Judger, Sample
 
 LOG = logging.getLogger("rlteach")
@@ -48,7 +50,8 @@ class Grading:
         return groups
 
     def grade(self, judger: Judger, groups: Sequence[Group]) -> tuple[list[Group], dict[str, float | None]]:
-        """The groups with judgements, and the judge's own numbers for metrics.jsonl.
+        """The groups with judgements, and the judgers' own numbers for metrics.jsonl. A sample that a
+        grader discards has no group any more.
 
         Raises:
             JudgeAwayError: too many answers stayed without a verdict.
@@ -61,7 +64,11 @@ class Grading:
             self._wait(judger, cause, self.config.judge_wait - waited)
             graded = [self._again(judger, g) for g in graded]
         self.waiting = None
-        return graded, numbers(judger, graded, waited)
+        notes = numbers(judger, graded, waited) | grader_metrics(judger)
+        kept = [g for g in graded if not any(map(is_discarded, g.judgements or ()))]
+        if any(hasattr(part, "plugin") for part in walk(judger)):
+            notes["grader/discarded"] = float(len(graded) - len(kept))
+        return kept, notes
 
     def _again(self, judger: Judger, group: Group) -> Group:
         """Ask once more about the members that the model left without a verdict."""
@@ -111,13 +118,6 @@ def _checked(group: Group, found: Sequence[Judgement]) -> tuple[Judgement, ...]:
 def left_open(judgement: Judgement) -> bool:
     """Was a model asked, and gave no verdict?"""
     return judgement.score is None and judgement.source == "llm"
-
-
-def walk(judger: Judger) -> Iterator[Any]:
-    """The judger and all that it is made of."""
-    yield judger
-    for part in getattr(judger, "children", tuple)():
-        yield from walk(part)
 
 
 def numbers(judger: Judger, graded: Sequence[Group], waited: float) -> dict[str, float | None]:
