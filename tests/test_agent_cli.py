@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agent_fakes import agent_policy
 from workspaces import entered, forget
 
 from rlteach.agent import __main__ as command
@@ -20,6 +21,7 @@ from rlteach.agent.plugins import PluginError
 from rlteach.agent.trial import Trial, TrialError, try_with_dataset
 from rlteach.agent.types import ChatCompletionSample
 from rlteach.agent.workspace import create_workspace
+from rlteach.policy.registry import embedded_models
 from rlteach.serving import serve
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -167,6 +169,26 @@ def test_the_module_runs_in_a_workspace(tmp_path: Path) -> None:
     assert done.stdout.startswith("mean reward 0.000; statuses: SUCCESS 8;")
     assert len(model.requests) == 16
     assert {body["model"] for body in model.requests} == {"some-model"}
+
+
+@pytest.mark.parametrize("model", ["tiny-agent", "random weights"])
+def test_the_search_workspace_on_a_served_model(model: str, tmp_path: Path) -> None:
+    """rlteach's own server: tools in, tool calls out, tool replies in."""
+    if model == "tiny-agent" and model not in embedded_models():
+        pytest.skip("tiny-agent is not built yet")
+    create_workspace(tmp_path / "ws", "search")
+    with entered(tmp_path / "ws") as get, serve(
+            model if model == "tiny-agent" else agent_policy(), name="agent") as server:
+        report = try_with_dataset(
+            tmp_path / "ws" / "data" / "search_dataset_dev_100.jsonl", get("plugins.rollout").demo_rollout,
+            get("plugins.llm_grader").search_grader, url=server.url, api_key=server.api_key, model="agent",
+            limit=4, n_sample=4)
+    assert report.statuses == {"SUCCESS": 16}
+    if model == "tiny-agent":
+        assert report.mean_reward is not None
+        assert report.mean_reward > 0, "some of its answers are found and right"
+    else:
+        assert report.mean_reward == -1, "it never searches"
 
 
 # how rollouts end -------------------------------------------------------------------------------------

@@ -46,6 +46,8 @@ from rlteach.agent.rollouts import RETRIES
 from rlteach.agent.search import SEARCH_TOOL
 from rlteach.agent.workspace import COPIES, TEMPLATES, WorkspaceError, create_workspace
 from rlteach.config import Config, data_path
+from rlteach.course.search_demos import SKIES, WEATHER
+from rlteach.data import read_jsonl
 from rlteach.presets import PRESETS
 from rlteach.serving.fake_judge import FakeJudge
 from rlteach.serving.proxy_http import ProxyFace
@@ -715,3 +717,16 @@ def test_the_weather_is_graded_by_rule(weather: Any) -> None:
     assert result.rewards == [*answers.values(), -1.0, 0.0, -1.0]
     del sample.extra["sky"]
     assert weather.grader.weather_grader(CONTEXT, sample, group).status is PluginStatus.DISCARD
+
+
+def test_every_report_of_the_demonstrations_is_right(weather: Any, folders: dict[str, Path]) -> None:
+    """What tiny-agent learns to say is what the grader accepts, in both languages and both units."""
+    for _, entry in read_jsonl(folders["weather"] / "data" / "weather.jsonl"):
+        said = SKIES[entry["sky"]] if entry["language"] == "zh" else entry["sky"]
+        for degrees in entry["gold_answer"]:
+            text = WEATHER[entry["language"]][1].format(x=entry["location"], sky=said, degrees=degrees)
+            right = {"answer": entry["gold_answer"], "sky": entry["sky"], "location": entry["location"]}
+            assert weather.grader.is_right(text, right), text
+            other = "fog" if entry["sky"] != "fog" else "rain"
+            assert not weather.grader.is_right(text, right | {"sky": other}), text
+            assert not weather.grader.is_right(text, right | {"answer": ["99"]}), text
