@@ -453,6 +453,21 @@ def test_the_judge_is_named_by_the_grader_s_own_variables(search: Any, face: Pro
     assert "OPENAI_BASE_URL" not in os.environ
 
 
+def test_a_dead_proxy_does_not_stand_before_a_judge_on_this_machine(
+    search: Any, face: ProxyFace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault I03: common where a proxy is set for everything."""
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    [group], _, _ = run(search.rollout.demo_rollout, guesses, question(), face)
+    with FakeJudge(oracle=lambda *_: True) as judge:
+        assert graded(search.grader.search_grader, group, OPENAI_BASE_URL=judge.url,
+                      OPENAI_API_KEY="none") == [1.0]
+        assert len(judge.requests) == 1
+
+
 # what the tutorial does wrong -------------------------------------------------------------------------
 @pytest.mark.parametrize("way", ["search.rollout.demo_rollout", "search.raw.raw_rollout",
                                  "weather.rollout.weather_rollout", "weather.raw.raw_rollout",
