@@ -195,9 +195,9 @@ _NONE_IS_A_CHOICE = ("control", "token_weighting", "negative_shaping")
 
 def config_of(model: str) -> Config:
     """A run's own config, or the defaults for a model."""
-    file = Path(model) / "config.json"
-    is_run = file.is_file() and (Path(model) / "checkpoints").is_dir()
-    return Config.load(str(file)) if is_run else Config()
+    from rlteach.policy.registry import run_config
+
+    return run_config(model) or Config()
 
 
 def quiet_libraries() -> None:

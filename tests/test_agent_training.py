@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import importlib
 import io
 import json
 import os
@@ -9,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -52,6 +55,7 @@ from rlteach.training.judges import Judges
 from rlteach.training.runlog import after
 from rlteach.training.trainer import OrealTrainer
 from rlteach.types import Group
+from rlteach.views.progress import describe
 from rlteach.views.report import transcripts
 from rlteach.views.trace import TraceError, read_trace, rollout_table, trace_tree
 
@@ -221,7 +225,8 @@ def test_a_step_whose_every_sample_is_discarded_changes_nothing(who: str) -> Non
     def refuses(context: Any, sample: Any, trajectories: list[Any]) -> GroupGraderResult:
         return GroupGraderResult(status=PluginStatus.DISCARD)
 
-    config = agent_config(max_new_tokens=4, token_reward_model="policy", token_weighting="threshold")
+    config = agent_config(max_new_tokens=4, token_reward_model="policy", token_weighting="threshold",
+                          control="shuffled")
     policy = agent_policy(config)
     trainer = OrealTrainer(policy, refuses if who == "grader" else even_first, [ask(), ask("x?", name="s1")],
                            config, rollout=drops if who == "rollout" else None)
@@ -235,6 +240,7 @@ def test_a_step_whose_every_sample_is_discarded_changes_nothing(who: str) -> Non
     assert record.metrics["loss/total"] is None
     assert record.metrics["reward/mean"] is None
     assert "no update" in repr(record)
+    assert describe(record) == "reward none  no update  discarded 2"
 
 
 # by name --------------------------------------------------------------------------------------------
@@ -330,7 +336,7 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     yield tmp_path
     sys.path[:] = paths
     for name in set(sys.modules) - modules:
-        if name.split(".")[0] in ("plugins", "loose", "package"):
+        if name.split(".")[0] in ("plugins", "loose", "package", "rollout"):
             del sys.modules[name]
 
 
@@ -362,6 +368,20 @@ def test_files_elsewhere_and_files_alone(workspace: Path, tmp_path_factory: pyte
     assert second.__code__.co_filename == f"{away}/plugins/grader.py" != first.__code__.co_filename
 
 
+def test_plug_ins_of_the_package_and_of_the_folder_itself(
+        workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a checkout the package lies below the working directory, too; it is never imported twice."""
+    monkeypatch.chdir(ROOT)
+    known = importlib.import_module("rlteach.agent.tools")
+    for name in ("rlteach.agent.tools:get_current_weather", "rlteach/agent/tools.py:get_current_weather"):
+        with pytest.raises(PluginError, match="get_current_weather is no plug-in"):
+            load_plugin(name, "rollout")
+    assert sys.modules["rlteach.agent.tools"] is known
+    monkeypatch.chdir(workspace / "plugins")
+    with pytest.raises(PluginError, match=r"no known parent package.*start in the folder above it"):
+        load_plugin("rollout.py:demo_rollout", "rollout")
+
+
 BROKEN = {"syntax": "def f(:\n", "needs": "import no_such_module_here\n", "stops": "raise SystemExit(3)\n",
           "fails": "1 / 0\n", "empty": ""}
 
@@ -382,11 +402,16 @@ BROKEN = {"syntax": "def f(:\n", "needs": "import no_such_module_here\n", "stops
     ("plugins.fails:f", "cannot be imported .ZeroDivisionError: division by zero"),
     ("json.py:f", "'json' is the name of another module of Python"),
     ("plugins/a-b.py:f", "a module cannot be named a-b.py"),
+    ("pytest/own.py:f", "'pytest' is the name of another module of Python"),
+    ("rlteach.agent.tools:weather", "rlteach.agent.tools has no function 'weather'"),
 ])
 def test_a_name_that_cannot_be_used_is_one_sentence(workspace: Path, name: str, why: str) -> None:
     for module, text in BROKEN.items():
         (workspace / "plugins" / f"{module}.py").write_text(text, encoding="utf-8")
     (workspace / "json.py").touch()
+    (workspace / "rlteach").mkdir()
+    (workspace / "pytest").mkdir()
+    (workspace / "pytest" / "own.py").touch()
     (workspace / "plugins" / "a-b.py").touch()
     with pytest.raises(PluginError, match=why) as caught:
         load_plugin(name, "rollout")
@@ -781,6 +806,37 @@ def test_plain_answers_are_written_as_before(workspace: Path, model: str) -> Non
         next(experiment.steps())
     [first, *_] = Path("run/trajectories/step-00001.jsonl").read_text("utf-8").splitlines()
     assert not {"messages", "extra", "rollout"} & set(json.loads(first))
+
+
+def test_what_a_sample_asks_for_itself(workspace: Path, model: str) -> None:
+    config = run_config(model, total_steps=1, eval_interval=0, top_p=0.9)
+    write("train.jsonl", line("a", n=3, max_new_tokens=2), line("b", top_p=0.5))
+    with Experiment.create(config, Path("run")) as experiment:
+        one, other = sorted(next(experiment.steps()).groups, key=lambda g: g.sample.id)
+    assert (len(one.trajectories), len(other.trajectories)) == (3, 4)
+    assert all(t.usage["completion_tokens"] <= 2 * 2 for t in one.trajectories)
+    write("train.jsonl", line("a"), line("b", temperature=0.5))
+    with pytest.raises(ConfigError, match=r"sample 'b' asks for temperature 0\.5, the run samples"):
+        Experiment.create(config, Path("other"))
+    with pytest.warns(RuntimeWarning, match="sample 'b' asks for its own temperature, which only rollout"):
+        Experiment.create(config.replace(rollout=None), Path("plain")).close()
+
+
+def test_a_rollout_that_is_forgotten_takes_its_thread_with_it() -> None:
+    """As when a notebook's cell that makes a trainer is run again."""
+    def engines() -> int:
+        return sum(t.name == "rlteach-engine" for t in threading.enumerate())
+
+    before = engines()
+    made = PluginRollout(searcher, agent_policy())
+    assert engines() == before + 1
+    del made
+    gc.collect()
+    for _ in range(100):
+        if engines() == before:
+            break
+        time.sleep(0.05)
+    assert engines() == before
 
 
 # the command line -------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from rlteach.config import ConfigError
 from rlteach.judger.compose import RuleThenLLM
 from rlteach.judger.rule import RuleJudger
 from rlteach.training import judging
-from rlteach.training.judging import JudgeAwayError, disagreement, walk
+from rlteach.training.judging import Grading, JudgeAwayError, disagreement, walk
 from rlteach.types import Group, Judgement
 
 AWAY = Judgement(None, "unscorable", "judge unavailable: http://judge refused the connection", "llm")
@@ -189,8 +189,20 @@ def test_disagreement_counts_where_both_have_a_verdict() -> None:
     asked = group(r"\boxed{12}", r"\boxed{13}", r"\boxed{13}", r"\boxed{12}", r"\boxed{2^{3^{4^{5}}}}")
     verdicts = [Judgement(s, "correct" if s else "incorrect", "", "llm") for s in (1.0, 0.0, 1.0)]
     judged = (*verdicts, AWAY, Judgement(1.0, "correct", "", "llm"))
-    assert disagreement([asked.with_(judgements=judged)]) == pytest.approx(1 / 3)
-    assert disagreement([asked.with_(judgements=(AWAY,) * 5)]) is None
+    assert disagreement([asked.with_(judgements=judged)], RuleJudger()) == pytest.approx(1 / 3)
+    assert disagreement([asked.with_(judgements=(AWAY,) * 5)], RuleJudger()) is None
+
+
+@pytest.mark.parametrize(("rule_mode", "share"), [("strict", 1.0), ("lenient", 0.0)])
+def test_the_rule_that_disagrees_is_the_config_s(rule_mode: str, share: float, monkeypatch: pytest.MonkeyPatch
+                                                 ) -> None:
+    from test_compose import group
+
+    judge = Judge()
+    monkeypatch.setattr(judge, "say", lambda *_: Judgement(1.0, "correct", "the model says", "llm"))
+    asked = group(r"\boxed{5 + 7}")  # gold: 12; only strict wants it worked out
+    _, found = Grading(judge, [asked.sample], small_config(rule_mode=rule_mode)).grade(judge, [asked])
+    assert found["judge/disagreement"] == share
 
 
 def test_walk_finds_every_part() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from rlteach.agent.plugins import Kind, PluginError, is_plugin, plugin_of
 
+PACKAGE = Path(__file__).resolve().parents[1]
 WAYS = "package.module:function or path/to/file.py:function"
 
 
@@ -45,12 +46,16 @@ def _where(name: str, place: str) -> tuple[str, Path | None]:
     if not place.endswith(".py"):
         if "/" in place or "\\" in place or not all(part.isidentifier() for part in place.split(".")):
             raise PluginError(f"the plug-in {name!r} is no name: write it as {WAYS}")
-        root = here / place.split(".")[0]
-        return place, here if root.is_dir() or root.with_suffix(".py").is_file() else None
+        name_of_root = place.split(".")[0]
+        root = here / name_of_root
+        mine = root.is_dir() or root.with_suffix(".py").is_file()
+        return place, here if mine and not _is_taken(name_of_root) else None
     file = Path(place).expanduser().resolve()
     if not file.is_file():
         raise PluginError(f"the plug-in {name!r}: there is no file {file}: paths count from the working "
                           "directory; check the path, or start where it is right")
+    if file.is_relative_to(PACKAGE):  # such as a template's plug-ins, in a checkout
+        return ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts), None
     base = file.parent
     while (base / "__init__.py").is_file():
         base = base.parent
@@ -68,10 +73,9 @@ def _module(name: str, dotted: str, base: Path | None) -> ModuleType:
     """Import it, from `base` if there is one."""
     if base is not None:
         root = dotted.split(".")[0]
-        if root in sys.stdlib_module_names or root == "rlteach":
+        if _is_taken(root) or not _forget_others(root, base):
             raise PluginError(f"the plug-in {name!r}: {root!r} is the name of another module of Python: "
                               "give the file or its folder another name")
-        _forget_others(root, base)
         sys.path[:] = [str(base), *(place for place in sys.path if place != str(base))]
         importlib.invalidate_caches()  # the file may be younger than Python's list of its folder
     try:
@@ -86,13 +90,22 @@ def _module(name: str, dotted: str, base: Path | None) -> ModuleType:
                           "is not there: install it, or mend the import") from None
     except (Exception, SystemExit) as error:  # whatever a user's module does when it is run
         why = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        raise PluginError(f"the plug-in {name!r} cannot be imported ({why}): mend it") from None
+        remedy = "start in the folder above it" if "no known parent package" in why else "mend it"
+        raise PluginError(f"the plug-in {name!r} cannot be imported ({why}): {remedy}") from None
 
 
-def _forget_others(root: str, base: Path) -> None:
-    """Modules of the same name from another folder, such as the last workspace of a notebook."""
+def _is_taken(root: str) -> bool:
+    return root in sys.stdlib_module_names or root == PACKAGE.name
+
+
+def _forget_others(root: str, base: Path) -> bool:
+    """Forget modules of the same name from another folder, such as the last workspace of a notebook.
+    False: the name is that of an installed package, which stays."""
     known = [name for name in sys.modules if name == root or name.startswith(f"{root}.")]
-    files = [file for name in known if (file := getattr(sys.modules[name], "__file__", None))]
-    if not all(Path(file).resolve().is_relative_to(base) for file in files):
-        for name in known:
-            del sys.modules[name]
+    files = [Path(file).resolve() for name in known if (file := getattr(sys.modules[name], "__file__", None))]
+    others = [file for file in files if not file.is_relative_to(base)]
+    if any({"site-packages", "dist-packages"} & set(file.parts) for file in others):
+        return False
+    for name in known if others else ():
+        del sys.modules[name]
+    return True

@@ -22,7 +22,7 @@ from typing import Any
 
 from rlteach.agent.calling import Caller, Outcome, all_or_raise, run
 from rlteach.agent.calls import read_call, unset
-from rlteach.agent.graders import PluginJudger, with_own_rewards
+from rlteach.agent.graders import PluginJudger
 from rlteach.agent.plugins import plugin_of
 from rlteach.agent.proxy import RolloutInferenceProxy
 from rlteach.agent.rollouts import read_result
@@ -171,10 +171,9 @@ async def _all(samples: Sequence[ChatCompletionSample], calls: Sequence[Sequence
 async def _graded(sample: ChatCompletionSample, calls: Sequence[Any], judger: Any) -> tuple[Any, Any]:
     group = await asyncio.gather(*calls)
     views = [view for outcome, view, _ in group if outcome.status is PluginStatus.SUCCESS]
-    given: list[float | None] = [None] * len(views)
+    given: list[float | None] = [(view.extra or {}).get("reward") for view in views]  # the rollouts' own
     if judger is not None and views:
         given = await judger.rewards(sample, views)
-    given = with_own_rewards(given, views)  # without a grader, too
     left = iter(given)
     rewards = tuple(next(left) if o.status is PluginStatus.SUCCESS else None for o, _, _ in group)
     return rewards, group

@@ -49,7 +49,7 @@ class Experiment:
         """Everything is loaded and checked before anything is written."""
         with _parts(config) as (trainer, judges, dev, test):
             plugins.check_questions(
-                trainer.policy, [*trainer.samples, *dev, *test], plugin=config.rollout is not None)
+                trainer.policy, trainer.samples, [*dev, *test], plugin=config.rollout is not None)
             return cls(RunLog.create(folder, config), trainer, judges, dev, test)
 
     @classmethod

@@ -64,7 +64,8 @@ class Grading:
             self._wait(judger, cause, self.config.judge_wait - waited)
             graded = [self._again(judger, g) for g in graded]
         self.waiting = None
-        notes = numbers(judger, graded, waited) | grader_metrics(judger)
+        rule = RuleJudger(self.config.rule_mode)
+        notes = numbers(judger, graded, waited, rule) | grader_metrics(judger)
         kept = [g for g in graded if not any(map(is_discarded, g.judgements or ()))]
         if any(hasattr(part, "plugin") for part in walk(judger)):
             notes["grader/discarded"] = float(len(graded) - len(kept))
@@ -120,12 +121,13 @@ def left_open(judgement: Judgement) -> bool:
     return judgement.score is None and judgement.source == "llm"
 
 
-def numbers(judger: Judger, graded: Sequence[Group], waited: float) -> dict[str, float | None]:
+def numbers(judger: Judger, graded: Sequence[Group], waited: float, rule: RuleJudger
+            ) -> dict[str, float | None]:
     """What model judges did since the last call; nothing when there are none."""
     models = [part.statistics() for part in walk(judger) if hasattr(part, "statistics")]
     if not models:
         return {}
-    out: dict[str, float | None] = {"judge/waited": waited, "judge/disagreement": disagreement(graded)}
+    out: dict[str, float | None] = {"judge/waited": waited, "judge/disagreement": disagreement(graded, rule)}
     for name in models[0]:
         known = [m[name] for m in models if m[name] is not None]
         total = max if "seconds" in name else sum  # of several judges: the slowest, all questions
@@ -133,9 +135,9 @@ def numbers(judger: Judger, graded: Sequence[Group], waited: float) -> dict[str,
     return out
 
 
-def disagreement(graded: Sequence[Group]) -> float | None:
+def disagreement(graded: Sequence[Group], rule: RuleJudger) -> float | None:
     """Share of the model's verdicts that the rule contradicts, of those where the rule has one."""
-    rule, apart = RuleJudger(), []
+    apart = []
     for group in graded:
         at = [i for i, j in enumerate(group.judgements or ()) if j.source == "llm" and j.score is not None]
         for i, said in zip(at, rule.grade(members(group, at)) if at else (), strict=True):

@@ -8,13 +8,17 @@ Whatever has a method take_metrics() -> {name: number}, a rollout or a judger, i
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from rlteach.agent.loading import load_plugin
 from rlteach.agent.plugins import Kind, PluginError, is_plugin
+from rlteach.agent.rollouts import check_temperature
+from rlteach.agent.types import ChatCompletionSample
 from rlteach.config import ConfigError
+from rlteach.data import SAMPLING
 from rlteach.policy.policy import Policy
 from rlteach.policy.sampler import check_fit
 from rlteach.types import Group, Judger, Sample
@@ -104,14 +108,26 @@ def by_sample(samples: Sequence[Sample], groups: Sequence[Group]) -> list[Group 
     return out
 
 
-def check_questions(policy: Policy, samples: Sequence[Sample], *, plugin: bool) -> None:
-    """ConfigError for a question, its tools included, that leaves the model no room to answer.
+def check_questions(policy: Policy, train: Sequence[Sample], others: Sequence[Sample], *, plugin: bool
+                    ) -> None:
+    """Before a run: has the model room to answer, and can the samples be given what they ask for?
 
     Under a plug-in max_new_tokens is the most for one turn, and a turn gets the room that is left: there
-    has to be some. Otherwise the whole of max_new_tokens has to fit.
+    has to be some after the question and its tools. Otherwise the whole of max_new_tokens has to fit.
+
+    Raises:
+        ConfigError: a question is too long, or one to train on asks for another temperature.
     """
     def size(sample: Sample) -> int:
         return sum(len(m.content.encode()) for m in sample.messages) + len(json.dumps(list(sample.tools)))
 
-    prompts = [policy.encode(s) for s in sorted(samples, key=size, reverse=True)[:20]]
+    longest = sorted([*train, *others], key=size, reverse=True)[:20]
+    prompts = [policy.encode(sample) for sample in longest]
     check_fit(policy.model, prompts, 1 if plugin else policy.config.max_new_tokens)
+    for sample in train:
+        if plugin:
+            check_temperature(sample, ChatCompletionSample.of(sample), policy.config.temperature)
+        elif own := sorted({*SAMPLING, "thinking"} & sample.extra.keys()):
+            warnings.warn(f"sample {sample.id!r} asks for its own {own[0]}, which only rollout plug-ins "
+                          "honour: set config.rollout, or leave it out", RuntimeWarning, stacklevel=2)
+            return

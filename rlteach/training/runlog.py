@@ -24,7 +24,7 @@ class RunError(ValueError):
 
 
 class RunLog:
-    """Writes RUN/; see ARCHITECTURE.md section 8 for the files."""
+    """Writes RUN/; see ARCHITECTURE.md section 10 for the files."""
 
     def __init__(self, folder: Path, config: Config) -> None:
         self.folder, self.config = folder, config
