@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from rlteach.agent.workspace import init_command
 from rlteach.config import Config, ConfigError
 from rlteach.presets import PRESETS
 from rlteach.serving.command import serve_command
@@ -170,6 +171,7 @@ def models() -> None:
 
 
 app.command("serve")(serve_command)
+app.command("init")(init_command)
 app.command("trace")(trace_command)
 
 

@@ -2,8 +2,9 @@
 
     python scripts/check_wheel.py             about two minutes; needs pip's index, no GPU
 
-Checks that the data and the lessons are inside, that `rlteach models` lists the embedded models
-and that `rlteach train tiny` trains, from an unrelated folder.
+Checks that the data and the lessons are inside, that `rlteach models` lists the embedded models,
+that a workspace can be made and its grader run, and that `rlteach train tiny` trains, from an
+unrelated folder.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 INSIDE = ("rlteach/cli.py", "rlteach/_data/prompts/train.jsonl", "rlteach/_data/prompts/dev.jsonl",
-          "rlteach/_data/prompts/test.jsonl", "rlteach/_data/models/", "rlteach/_notebooks/")
+          "rlteach/_data/prompts/test.jsonl", "rlteach/_data/models/", "rlteach/_notebooks/",
+          "rlteach/_data/search/corpus.jsonl", "rlteach/templates/search/README.md",
+          "rlteach/templates/shared/requirements.txt", "rlteach/templates/weather/data/weather.jsonl")
 NOT_INSIDE = ("__pycache__", ".ipynb_checkpoints", "/runs/")
 
 
@@ -69,6 +72,8 @@ def main() -> None:
             sys.exit(f"rlteach was imported from {place.strip()}, not from the wheel")
         if "tiny-math" not in call(bin_ / "rlteach", "models", cwd=away, env=env):
             sys.exit("`rlteach models` does not name tiny-math")
+        call(bin_ / "rlteach", "init", away / "workspace", "--template", "search", cwd=away, env=env)
+        call(python, "-m", "plugins.llm_grader", cwd=away / "workspace", env=env)
         words = ("train", "tiny", "--set", "total_steps=2", "--out", away / "run")
         call(bin_ / "rlteach", *words, cwd=away, env=env)
         lines = (away / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()

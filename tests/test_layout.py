@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import rlteach
+from rlteach import agent
 from rlteach.config import Config
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -22,8 +23,10 @@ PLACE = {room: place for place, rooms in enumerate(ROOMS) for room in rooms}
 READING_PATH = ("types.py", "oreal/*.py", "policy/policy.py", "policy/sampler.py", "judger/rule.py",
                 "training/batch.py", "training/trainer.py")
 HEAVY = ("torch", "transformers", "openai", "pandas", "matplotlib", "starlette", "numpy", "IPython")
-MODULES = sorted(PACKAGE.rglob("*.py"))
+TEMPLATES = PACKAGE / "templates"  # workspaces, no room: files that `rlteach init` copies
+MODULES = sorted(path for path in PACKAGE.rglob("*.py") if not path.is_relative_to(TEMPLATES))
 NAMES = [path.relative_to(PACKAGE).as_posix() for path in MODULES]
+COPIED = sorted(TEMPLATES.rglob("*.py"))
 
 
 @cache
@@ -68,8 +71,8 @@ def imported(path: Path) -> list[tuple[int, str]]:
 @pytest.mark.parametrize("path", MODULES, ids=NAMES)
 def test_a_room_imports_only_rooms_to_its_left(path: Path) -> None:
     room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-    if room in ("__init__", "__main__"):
-        return  # the front door names every room, lazily
+    if room == "__init__" or path.stem == "__main__":
+        return  # the front door names every room, lazily; a command may use all of them
     assert room in PLACE, f"{room} is no room of ARCHITECTURE.md"
     for line, module in imported(path):
         other = room_of(module)
@@ -77,7 +80,24 @@ def test_a_room_imports_only_rooms_to_its_left(path: Path) -> None:
             assert PLACE[other] < PLACE[room] or PLACE[other] == 0, f"{path}:{line}: {room} imports {module}"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=NAMES)
+@pytest.mark.parametrize("path", COPIED, ids=lambda path: path.relative_to(TEMPLATES).as_posix())
+def test_a_template_uses_public_names_only(path: Path) -> None:
+    """What a workspace imports has to be there in another version, and most of it in the cloud's SDK."""
+    public = {"rlteach": rlteach.__all__, "rlteach.agent": agent.__all__,
+              "rlteach.agent.search": ("SEARCH_TOOL", "web_search"),
+              "rlteach.judger.answers": ("final_answer",)}
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            bad = [name.name for name in node.names if name.name.startswith("rlteach.")]
+            assert not bad, f"{path}:{node.lineno}: import the names that are used from {bad[0]}"
+        elif isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] == "rlteach":
+            bad = {name.name for name in node.names} - set(public.get(str(node.module), ()))
+            assert not bad, f"{path}:{node.lineno}: {sorted(bad)} of {node.module} is not public"
+        elif isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("rl", "rlteach"):
+            assert node.attr in rlteach.__all__, f"{path}:{node.lineno}: rlteach has no {node.attr}"
+
+
+@pytest.mark.parametrize("path", MODULES + COPIED, ids=lambda path: path.relative_to(PACKAGE).as_posix())
 def test_modules_and_functions_stay_small(path: Path) -> None:
     assert lines(path) <= 250, f"{path} has {lines(path)} lines: a module is one idea, split it"
     for node in ast.walk(tree(path)):
@@ -103,7 +123,8 @@ def test_the_reading_path_is_read_in_an_evening() -> None:
 
 
 def test_no_drawer_for_everything() -> None:
-    assert not [name for name in NAMES if Path(name).stem in ("utils", "util", "helpers", "misc", "common")]
+    names = [path.name for path in MODULES + COPIED]
+    assert not [name for name in names if Path(name).stem in ("utils", "util", "helpers", "misc", "common")]
 
 
 def test_public_names_exist() -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
+import os
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -56,6 +57,7 @@ class Caller:
 
     def __init__(self, function: Callable[..., Any], plugin: Plugin, read: Callable[[Any], Outcome],
                  at_once: int | None = None) -> None:
+        reach_loopback()
         self.function, self.plugin, self.read = function, plugin, read
         self._free = asyncio.Semaphore(at_once or plugin.runtime.max_concurrency)
 
@@ -115,6 +117,16 @@ class Caller:
         # a thread of its own: a pool would wait at exit for a tool that hangs
         threading.Thread(target=work, name=f"rlteach-{self.plugin.name}", daemon=True).start()
         return await done
+
+
+def reach_loopback() -> None:
+    """Clients that plug-ins make obey HTTP_PROXY, and a proxy cannot reach this machine's own loopback: it
+    is left out by NO_PROXY from now on."""
+    for name in ("NO_PROXY", "no_proxy"):
+        known = [part for part in os.environ.get(name, "").split(",") if part.strip()]
+        missing = [host for host in ("127.0.0.1", "localhost") if host not in known]
+        if missing:
+            os.environ[name] = ",".join([*known, *missing])
 
 
 async def ended_within(task: asyncio.Future[Any], seconds: float) -> bool:

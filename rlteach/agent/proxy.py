@@ -40,6 +40,8 @@ class RolloutInferenceProxy:
     face: gives the HTTP face, once it is needed; None: only wrapped clients work.
     """
 
+    _base = NOWHERE  # where the client of rollout_client() would send what it is not asked to
+
     def __init__(self, session: Session, face: Callable[[], Face] | None = None) -> None:
         self._session, self._face, self._added = session, face, False
 
@@ -84,12 +86,12 @@ class RolloutInferenceProxy:
 
     def rollout_client(self) -> openai.OpenAI:
         """A wrapped openai.OpenAI; quicker to make than one of your own (all share one connection pool)."""
-        client = _clients()[0].with_options(api_key=self.jwt_token, base_url=NOWHERE)
+        client = _clients()[0].with_options(api_key=self.jwt_token, base_url=self._base)
         return wrap_client_inplace(client, proxy=self)
 
     def async_rollout_client(self) -> openai.AsyncOpenAI:
         """A wrapped openai.AsyncOpenAI; quicker to make than one of your own."""
-        client = _clients()[1].with_options(api_key=self.jwt_token, base_url=NOWHERE)
+        client = _clients()[1].with_options(api_key=self.jwt_token, base_url=self._base)
         return wrap_async_client_inplace(client, proxy=self)
 
     def answer(self, fields: Mapping[str, Any], _create: Callable[..., Any]) -> ChatCompletion:

@@ -9,11 +9,13 @@ sample's sampling parameters, and keeps messages in place of token ids.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import ceil
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -22,12 +24,7 @@ from rlteach.agent.calling import Caller, Outcome, all_or_raise, run
 from rlteach.agent.calls import read_call, unset
 from rlteach.agent.graders import PluginJudger
 from rlteach.agent.plugins import plugin_of
-from rlteach.agent.proxy import (
-    RolloutInferenceProxy,
-    _clients,
-    wrap_async_client_inplace,
-    wrap_client_inplace,
-)
+from rlteach.agent.proxy import RolloutInferenceProxy
 from rlteach.agent.rollouts import read_result
 from rlteach.agent.types import (
     ChatCompletionMessage,
@@ -36,7 +33,7 @@ from rlteach.agent.types import (
     PluginStatus,
     Trajectory,
 )
-from rlteach.data import DataError, load_samples
+from rlteach.data import DataError, load_samples, to_sample
 
 
 class TrialError(ValueError):
@@ -45,23 +42,30 @@ class TrialError(ValueError):
 
 @dataclass(frozen=True)
 class Trial:
-    """What came of it. rewards: of each sample, one a rollout (None: no reward)."""
+    """What came of it. rewards, trajectories: of each sample, one a rollout (None: there is none); seconds
+    of each rollout; reasons: how often which one was given for a status that is not SUCCESS."""
 
     rewards: tuple[tuple[float | None, ...], ...]
     statuses: Mapping[str, int]
     seconds: tuple[float, ...] = field(repr=False)
     reasons: Mapping[str, int] = field(default_factory=dict, repr=False)
+    trajectories: tuple[tuple[Trajectory | None, ...], ...] = field(default=(), repr=False)
 
     @property
     def mean_reward(self) -> float | None:
         found = [r for row in self.rewards for r in row if r is not None]
         return fmean(found) if found else None
 
+    @property
+    def p95(self) -> float:
+        """Seconds within which 95 % of the rollouts ended (nearest rank)."""
+        return sorted(self.seconds)[ceil(0.95 * len(self.seconds)) - 1]
+
     def __str__(self) -> str:
         mean = "none" if self.mean_reward is None else f"{self.mean_reward:.3f}"
         told = ", ".join(f"{name} {count}" for name, count in sorted(self.statuses.items()))
         lines = [f"mean reward {mean}; statuses: {told}; seconds a rollout: median "
-                 f"{median(self.seconds):.2f}, longest {max(self.seconds):.2f}"]
+                 f"{median(self.seconds):.2f}, 95 % within {self.p95:.2f}, longest {max(self.seconds):.2f}"]
         return "\n".join(lines + [f"  {count} x {why}" for why, count in self.reasons.items()])
 
 
@@ -70,7 +74,7 @@ class RemoteProxy(RolloutInferenceProxy):
 
     def __init__(self, sample: ChatCompletionSample, url: str, jwt_token: str, model: str | None = None
                  ) -> None:
-        self._url, self._token, self._model = url, jwt_token, model
+        self._base, self._token, self._model = url, jwt_token, model
         wanted = {"max_tokens": sample.max_new_tokens, "temperature": sample.temperature,
                   "top_p": sample.top_p, "top_k": sample.top_k, "thinking": sample.thinking}
         self._sampling = {k: v for k, v in wanted.items() if v is not None}
@@ -79,7 +83,7 @@ class RemoteProxy(RolloutInferenceProxy):
 
     @property
     def url(self) -> str:
-        return self._url
+        return self._base
 
     @property
     def jwt_token(self) -> str:
@@ -97,14 +101,6 @@ class RemoteProxy(RolloutInferenceProxy):
         messages = [ChatCompletionMessage(**m) for m in [*self._messages, choice["message"]]]
         self.trajectory = Trajectory(messages=messages, finish_reason=choice["finish_reason"],
                                      usage=body.get("usage") or {})
-
-    def rollout_client(self) -> Any:
-        client = _clients()[0].with_options(api_key=self._token, base_url=self._url)
-        return wrap_client_inplace(client, proxy=self)
-
-    def async_rollout_client(self) -> Any:
-        client = _clients()[1].with_options(api_key=self._token, base_url=self._url)
-        return wrap_async_client_inplace(client, proxy=self)
 
     def answer(self, fields: Mapping[str, Any], create: Callable[..., Any]) -> Any:
         completion = create(**self._request(fields))
@@ -128,11 +124,12 @@ class RemoteProxy(RolloutInferenceProxy):
 
 
 def try_with_dataset(
-    jsonl: str | Path, rollout: Callable[..., Any], grader: Callable[..., Any] | None = None, *,
+    data: str | Path | Sequence[ChatCompletionSample], rollout: Callable[..., Any],
+    grader: Callable[..., Any] | None = None, *,
     url: str | None = None, api_key: str | None = None, model: str | None = None, limit: int | None = None,
     max_concurrent: int | None = None, n_sample: int = 1,
 ) -> Trial:
-    """Run a rollout (and a grader) on the first `limit` samples, n_sample times each.
+    """Run a rollout (and a grader) on the first `limit` samples of a JSONL file, n_sample times each.
 
     url, api_key: of the server; default: the variables OPENAI_BASE_URL and OPENAI_API_KEY.
     model: overrides the model that the plug-in names. Each rollout runs once: its status is counted.
@@ -144,12 +141,15 @@ def try_with_dataset(
     api_key = api_key or os.environ.get("OPENAI_API_KEY", "none")
     if not url:
         raise TrialError("url is missing: give the base URL of an OpenAI-compatible server")
-    samples = read_samples(jsonl)[:limit]
+    samples = (read_samples(data) if isinstance(data, str | Path) else list(data))[:limit]
+    if not samples or n_sample < 1:
+        raise TrialError(f"nothing to try: {len(samples)} samples, {n_sample} rollouts each")
     plugin = plugin_of(rollout, "rollout")
     judger = None if grader is None else PluginJudger(grader, phase="test")
-    caller = Caller(rollout, plugin, read_result, max_concurrent)
+    at_once = max_concurrent or plugin.runtime.max_concurrency
+    free, caller = asyncio.Semaphore(at_once), Caller(rollout, plugin, read_result, at_once)
     context = PluginContext(model=model or "", type="rollout", phase="test", is_mock=True)
-    calls = [[_one(caller, context, s, RemoteProxy(s, url, api_key, model)) for _ in range(n_sample)]
+    calls = [[_one(free, caller, context, s, RemoteProxy(s, url, api_key, model)) for _ in range(n_sample)]
              for s in samples]
     return run(_all(samples, calls, judger))
 
@@ -164,13 +164,14 @@ async def _all(samples: Sequence[ChatCompletionSample], calls: Sequence[Sequence
     ended = [one for _, group in found for one in group]
     reasons = Counter(o.reason for o, _, _ in ended if o.status is not PluginStatus.SUCCESS)
     return Trial(tuple(rewards for rewards, _ in found), Counter(o.status.value for o, _, _ in ended),
-                 tuple(seconds for _, _, seconds in ended), reasons)
+                 tuple(seconds for _, _, seconds in ended), reasons,
+                 tuple(tuple(view for _, view, _ in group) for _, group in found))
 
 
 async def _graded(sample: ChatCompletionSample, calls: Sequence[Any], judger: Any) -> tuple[Any, Any]:
     group = await asyncio.gather(*calls)
     views = [view for outcome, view, _ in group if outcome.status is PluginStatus.SUCCESS]
-    given: list[float | None] = [None] * len(views)
+    given: list[float | None] = [(view.extra or {}).get("reward") for view in views]  # the rollouts' own
     if judger is not None and views:
         given = await judger.rewards(sample, views)
     left = iter(given)
@@ -178,16 +179,18 @@ async def _graded(sample: ChatCompletionSample, calls: Sequence[Any], judger: An
     return rewards, group
 
 
-async def _one(caller: Caller, context: PluginContext, sample: ChatCompletionSample, proxy: RemoteProxy
-               ) -> tuple[Outcome, Trajectory | None, float]:
-    began = time.perf_counter()
-    outcome = await caller.call(context, proxy, sample.model_copy(deep=True))
+async def _one(free: asyncio.Semaphore, caller: Caller, context: PluginContext, sample: ChatCompletionSample,
+               proxy: RemoteProxy) -> tuple[Outcome, Trajectory | None, float]:
+    async with free:  # before the clock starts: waiting for its turn is not the rollout's time
+        began = time.perf_counter()
+        outcome = await caller.call(context, proxy, sample.model_copy(deep=True))
+        seconds = time.perf_counter() - began
     view = proxy.trajectory
     if outcome.status is PluginStatus.SUCCESS and view is None:
         outcome = Outcome(PluginStatus.FAILURE, "SUCCESS, but no model was asked")
     elif view is not None:
         view = view.model_copy(update={"extra": outcome.value or None})
-    return outcome, view, time.perf_counter() - began
+    return outcome, view, seconds
 
 
 def read_samples(path: str | Path) -> list[ChatCompletionSample]:
@@ -200,6 +203,23 @@ def read_samples(path: str | Path) -> list[ChatCompletionSample]:
         return [ChatCompletionSample.of(sample) for sample in load_samples(path)]
     except DataError as error:
         raise TrialError(str(error)) from None
+
+
+def read_sample(text: str, at: str) -> ChatCompletionSample:
+    """One line of such a file; `at` stands before every complaint.
+
+    Raises:
+        TrialError: it is no sample.
+    """
+    try:
+        entry = json.loads(text)
+        if not isinstance(entry, dict):
+            raise DataError(f"{at}: a {type(entry).__name__}, not a JSON object")
+        return ChatCompletionSample.of(to_sample(at, entry, 0))
+    except DataError as error:
+        raise TrialError(str(error)) from None
+    except (ValueError, RecursionError) as error:
+        raise TrialError(f"{at}: not a JSON object ({error})") from None
 
 
 def _entry(value: Any) -> dict[str, Any]:

@@ -8,10 +8,8 @@ whose rollout has ended, gets 401.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -21,6 +19,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from rlteach.agent.calling import reach_loopback
 from rlteach.agent.calls import CallError
 from rlteach.agent.rollouts import PluginRollout
 from rlteach.agent.session import Session, SessionClosedError
@@ -120,13 +119,3 @@ class ProxyFace:
             return refuse(WireError(str(error), status=401, code="rollout_ended"))
         except Exception as error:
             return refuse(as_wire_error(error))
-
-
-def reach_loopback() -> None:
-    """Clients that plug-ins make obey HTTP_PROXY; a proxy cannot reach this machine's own loopback."""
-    for name in ("NO_PROXY", "no_proxy"):
-        known = [part for part in os.environ.get(name, "").split(",") if part.strip()]
-        missing = [host for host in ("127.0.0.1", "localhost") if host not in known]
-        if missing:
-            with suppress(OSError):
-                os.environ[name] = ",".join([*known, *missing])

@@ -1,0 +1,52 @@
+"""The same rollout with a client that is not wrapped: what the one-line wrapper does, written out.
+
+    update_state_from_messages -> create(extra_body, extra_headers) -> process_completion
+
+In the cloud these lines change: the import of `rlteach.agent`, and AsyncOpenAI becomes AsyncArk.
+"""
+
+from __future__ import annotations
+
+from openai import AsyncOpenAI
+
+from plugins.rollout import LOCAL_MODEL, MAX_STEPS, TOOLS, arguments_of, exec_tool_call, malformed
+from rlteach.agent import (
+    ChatCompletionMessage,
+    ChatCompletionResponse,
+    ChatCompletionSample,
+    PluginContext,
+    RolloutInferenceProxy,
+    RolloutResult,
+    Runtime,
+    ToolCallError,
+    rollout,
+)
+from rlteach.agent.search import web_search
+
+
+@rollout(runtime=Runtime(timeout=900, max_concurrency=20))
+async def raw_rollout(context: PluginContext, proxy: RolloutInferenceProxy, sample: ChatCompletionSample
+                      ) -> RolloutResult | None:
+    """One rollout; the step limit holds here, too, or a model that never stops calling runs for ever."""
+    messages = [message.model_dump(exclude_none=True) for message in sample.messages]
+    async with AsyncOpenAI(base_url=proxy.url, api_key=proxy.jwt_token) as client:
+        for step in range(MAX_STEPS):
+            # before the request: where the history was edited, the proxy cuts its token record
+            proxy.update_state_from_messages([ChatCompletionMessage(**m) for m in messages])
+            completion = await client.chat.completions.create(
+                model=context.model or LOCAL_MODEL, messages=messages, tools=TOOLS,
+                extra_body=proxy.get_extra_body(), extra_headers=proxy.headers)
+            # after it: the proxy is shown the answer
+            proxy.process_completion(ChatCompletionResponse(**completion.model_dump()))
+            message = completion.choices[0].message
+            messages.append(message.model_dump(exclude_none=True))
+            if not message.tool_calls or step == MAX_STEPS - 1:
+                break
+            for call in message.tool_calls:
+                try:
+                    arguments = arguments_of(call)
+                except ToolCallError as error:  # an unknown tool is one of them
+                    return malformed(error)
+                text = await exec_tool_call(web_search, arguments)
+                messages.append({"role": "tool", "content": text, "tool_call_id": call.id})
+    return None  # the same as SUCCESS
