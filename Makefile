@@ -56,6 +56,9 @@ models: $(FULL)  ## make data/ again from its seeds: prompts, models, measured p
 	$(PY) scripts/build_models.py
 	$(PY) scripts/build_data.py --measure
 	$(PY) scripts/build_judge.py
+	$(PY) scripts/build_search.py
+	$(PY) scripts/build_agent.py
+	$(PY) scripts/build_templates.py
 
 bench: $(FULL)  ## measure, and write benchmarks/results
 	$(PY) benchmarks/run.py
