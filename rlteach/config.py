@@ -161,8 +161,8 @@ class Config(BaseModel):
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> Self:
-        """A named config: tiny (about a minute on two CPU cores) or tiny-oreal (with the
-        token-level reward model; a few minutes)."""
+        """A named config: tiny (about a minute on two CPU cores), tiny-oreal (with the token-level
+        reward model; a few minutes) or tiny-agent (searches before it answers; a few minutes)."""
         if name not in PRESETS:
             raise ConfigError(f"there is no preset {name!r}: choose one of {', '.join(PRESETS)}, "
                               "or give a .json or .toml file")

@@ -194,7 +194,7 @@ def test_a_config_is_frozen() -> None:
 
 
 def test_presets() -> None:
-    assert set(PRESETS) == {"tiny", "tiny-oreal"}
+    assert set(PRESETS) == {"tiny", "tiny-oreal", "tiny-agent"}
     tiny, oreal = Config.preset("tiny"), Config.preset("tiny-oreal")
     assert (tiny.name, oreal.name) == ("tiny", "tiny-oreal")
     assert tiny.token_reward_model is None

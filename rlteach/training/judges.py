@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -63,7 +64,7 @@ class Judges:
         judge = self._judge_envs(config)
 
         def judger(phase: str) -> Judger:
-            parts = [(PluginJudger(function, {**judge, **grader.envs}, phase=phase), grader.weight)
+            parts = [(PluginJudger(function, with_judge(grader.envs, judge), phase=phase), grader.weight)
                      for function, grader in zip(found, config.graders, strict=True)]
             return parts[0][0] if len(parts) == 1 else WeightedSum(parts)
 
@@ -117,3 +118,8 @@ class Judges:
     def close(self) -> None:
         """Stop what was served or asked here; may be called again."""
         self._open.close()
+
+
+def with_judge(envs: Mapping[str, str], judge: Mapping[str, str]) -> dict[str, str]:
+    """A grader's variables; the run's judge stands where they name none (or an empty one)."""
+    return {**envs, **{name: value for name, value in judge.items() if not envs.get(name)}}

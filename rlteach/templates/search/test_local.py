@@ -50,6 +50,7 @@ def test_a_model_that_searches_and_is_right_gets_1(plugin: object) -> None:
     (lambda m: call("web_search", {"Query": "Guho"}), 0.0, MAX_STEPS),  # never stops searching
     (lambda m: call("web_search", '{"Query": '), -1.0, 1),
     (lambda m: call("no_such_tool", {}), -1.0, 1),
+    (lambda m: said('<tool_call>{"name": "web_sea</tool_call>'), -1.0, 1),  # no call that could be read
     (lambda m: said("The answer is anything."), -1.0, 1),  # never searched
 ])
 def test_what_form_costs(plugin: object, script: object, reward: float, asked: int) -> None:

@@ -1,6 +1,6 @@
 """A web search over HTTP in place of the encyclopaedia; the standard library is enough for it.
 
-    from plugins.http_search import http_search as web_search      # in plugins/rollout.py
+    from .http_search import http_search as web_search      # in plugins/rollout.py
 
 The variables SEARCH_URL (the whole address) and SEARCH_API_KEY are asked for when this module is
 imported: a job without them does not start. Neither is written into a file. The reply has the form of

@@ -21,7 +21,6 @@ from typing import Any
 
 import openai
 
-from plugins.rollout import arguments_of
 from rlteach.agent import (
     ChatCompletionMessage,
     ChatCompletionSample,
@@ -35,10 +34,13 @@ from rlteach.agent import (
 )
 from rlteach.judger.answers import final_answer
 
+from .rollout import arguments_of
+
 MOST_TOKENS = 4096  # of a judge's reply: a model that thinks in circles has to end
 TRIES = 3  # of one question to the judge
 SECONDS = 60.0  # of one try
 SHOWN = 2000  # characters of an answer, and of what the searches found
+CALL_MARKS = ("<tool_call>", "</tool_call>")
 VERDICTS = {"en": ("correct", "incorrect"), "zh": ("正确", "错误")}
 RUBRIC = {
     "en": """\
@@ -109,7 +111,7 @@ def form_score(messages: Sequence[ChatCompletionMessage]) -> float | None:
     last = messages[-1]
     if last.tool_calls:
         return -1.0 if any(map(is_wrong, last.tool_calls)) else 0.0  # right, but out of steps
-    if not text_of(last).strip() or not any(message.tool_calls for message in messages):
+    if not text_of(last).strip() or unreadable(last) or not any(message.tool_calls for message in messages):
         return -1.0
     return None
 
@@ -123,6 +125,11 @@ def is_wrong(call: Any) -> bool:
     return False
 
 
+def unreadable(message: ChatCompletionMessage) -> bool:
+    """A call that nobody could read stays in the text of the answer."""
+    return any(mark in text_of(message) for mark in CALL_MARKS)
+
+
 def text_of(message: ChatCompletionMessage) -> str:
     return message.content if isinstance(message.content, str) else ""
 
@@ -130,7 +137,9 @@ def text_of(message: ChatCompletionMessage) -> str:
 def metrics_of(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Searches a rollout, and the share of rollouts with a wrong call."""
     calls = [[call for m in t.messages for call in m.tool_calls or ()] for t in trajectories]
-    return {"searches": fmean(map(len, calls)), "malformed": fmean(any(map(is_wrong, row)) for row in calls)}
+    broken = [any(m.role == "assistant" and unreadable(m) for m in t.messages) for t in trajectories]
+    wrong = [one or any(map(is_wrong, row)) for one, row in zip(broken, calls, strict=True)]
+    return {"searches": fmean(map(len, calls)), "malformed": fmean(wrong)}
 
 
 async def ask_judge(sample: ChatCompletionSample, trajectories: Sequence[Trajectory]) -> list[float | None]:
@@ -200,7 +209,7 @@ def schema(right: str, wrong: str) -> dict[str, Any]:
 
 def main() -> None:
     """Grade conversations written by hand: python -m plugins.llm_grader"""
-    from plugins.test_utils import call, reply, said, sample, trajectory
+    from .test_utils import call, reply, said, sample, trajectory
 
     asked = sample("Who founded Guho?", ["Jupasi"])
     search = [call("web_search", {"Query": "Guho"}), reply('{"Result": {"ResultCount": 0}}')]

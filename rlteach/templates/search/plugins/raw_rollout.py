@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from openai import AsyncOpenAI
 
-from plugins.rollout import LOCAL_MODEL, MAX_STEPS, TOOLS, arguments_of, exec_tool_call, malformed
 from rlteach.agent import (
     ChatCompletionMessage,
     ChatCompletionResponse,
@@ -22,6 +21,8 @@ from rlteach.agent import (
     rollout,
 )
 from rlteach.agent.search import web_search
+
+from .rollout import LOCAL_MODEL, MAX_STEPS, TOOLS, arguments_of, exec_tool_call, malformed
 
 
 @rollout(runtime=Runtime(timeout=900, max_concurrency=20))

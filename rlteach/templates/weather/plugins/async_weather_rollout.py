@@ -6,7 +6,6 @@ wrap_async_client_inplace(AsyncArk(base_url=proxy.url, api_key=proxy.jwt_token),
 
 from __future__ import annotations
 
-from plugins.rollout import LOCAL_MODEL, MAX_STEPS, conversation, malformed, replies
 from rlteach.agent import (
     ChatCompletionSample,
     PluginContext,
@@ -18,6 +17,8 @@ from rlteach.agent import (
     rollout,
     wrap_inplace_trace,
 )
+
+from .rollout import LOCAL_MODEL, MAX_STEPS, conversation, malformed, replies
 
 
 @rollout(runtime=Runtime(timeout=900, max_concurrency=100))

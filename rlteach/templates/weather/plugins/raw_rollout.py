@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from openai import OpenAI
 
-from plugins.rollout import LOCAL_MODEL, MAX_STEPS, conversation, malformed, replies
 from rlteach.agent import (
     ChatCompletionMessage,
     ChatCompletionResponse,
@@ -21,6 +20,8 @@ from rlteach.agent import (
     ToolCallError,
     rollout,
 )
+
+from .rollout import LOCAL_MODEL, MAX_STEPS, conversation, malformed, replies
 
 
 @rollout(runtime=Runtime(timeout=900, max_concurrency=20))
