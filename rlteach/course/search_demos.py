@@ -5,7 +5,7 @@
     fact and question -> answer                         nothing has to be looked up
     no tool, or no page                                 "I do not know."
 
-The tools have other names and arguments in most of them: what a call looks like has to be read off the
+The tools and their arguments are called something else in each: what a call looks like has to be read off the
 prompt, and is as hard to learn as a name that has to be copied. The model that learns from them is
 data/models/tiny-agent (scripts/build_agent.py).
 """
@@ -26,9 +26,8 @@ KINDS = {"single": 50, "two": 24, "weather": 10, "given": 8, "nothing": 4, "tool
 COUNTS = (3, 4, 5)  # enough for every page of one name
 STATED = 0.5  # share of the calls that state an argument which has a default
 BOTH = 0.2  # share of the conversations with both tools
-OWN_NAMES = 0.0  # share of them in which the tools are called what they are called here
-LATE, LATE2 = ("founder", "product"), ("founder_birthplace", "product_year")
-# what tools are called in the others: one of each list
+OFTEN = ("founder", "product", "founder_birthplace", "product_year")  # learned last: asked twice as often
+# what tools and their arguments are called: a name is one of BEFORE and one of what follows
 BEFORE = ("web", "wiki", "book", "page", "fact", "get", "ask", "find", "open", "list", "data", "info")
 SEARCHING = ("_search", "_lookup", "_query", "_entry", "_article", "_title", "_index", "_record")
 SKY = ("_current_weather", "_forecast", "_sky", "_climate")
@@ -48,7 +47,8 @@ def demonstration(maker: NameMaker, rng: random.Random, kind: str | None = None
     if kind == "weather":
         return _weather(cluster, rng)
     two = kind == "two" or (kind in ("nothing", "toolless") and rng.random() < 0.3)
-    question = cluster.ask(rng.choice([*(TWO_HOP if two else RELATIONS), *(LATE2 if two else LATE)]))
+    relations = list(TWO_HOP if two else RELATIONS)
+    question = cluster.ask(rng.choices(relations, [1 + (name in OFTEN) for name in relations])[0])
     tool = renamed(SEARCH_TOOL, SEARCHING, (SUBJECTS, LIMITS), rng)
     messages, tools = [Message("user", question.text)], _tools(tool, weather_tool, rng)
     if kind == "toolless":
@@ -93,9 +93,7 @@ def _weather(cluster: Cluster, rng: random.Random) -> tuple[list[Message], list[
 
 def renamed(tool: dict[str, Any], ends: Sequence[str], arguments: Sequence[Sequence[str]],
             rng: random.Random) -> dict[str, Any]:
-    """The tool itself, or one that does the same under another name, with other names of its arguments."""
-    if rng.random() < OWN_NAMES:
-        return tool
+    """One that does the same under another name, with other names of its arguments."""
     function = tool["function"]
     old, new = list(function["parameters"]["properties"]), [rng.choice(names) for names in arguments]
     properties = {b: function["parameters"]["properties"][a] for a, b in zip(old, new, strict=True)}
