@@ -22,12 +22,12 @@ import torch
 
 from rlteach.config import Config
 from rlteach.course.addition import first_wrong, operands
+from rlteach.data import load_samples
 from rlteach.judger.rule import RuleJudger
 from rlteach.oreal.token_weights import running_mean, sequence_score
 from rlteach.policy.policy import Policy
 from rlteach.policy.token_reward_model import token_scores
 from rlteach.training.batch import collate
-from rlteach.training.data import load_samples
 from rlteach.training.trainer import OrealTrainer
 from rlteach.types import Group, Trajectory
 

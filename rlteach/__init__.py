@@ -29,7 +29,7 @@ _WHERE = {
     "rlteach.policy.engine": ("Engine",),
     "rlteach.serving.server": ("serve",),
     "rlteach.serving.fake_judge": ("FakeJudge",),
-    "rlteach.training.data": ("DataError", "load_samples"),
+    "rlteach.data": ("DataError", "load_samples"),
     "rlteach.training.evaluate": ("Evaluation", "evaluate"),
     "rlteach.training.metrics": ("table",),
     "rlteach.training.trainer": ("OrealTrainer",),

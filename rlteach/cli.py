@@ -16,6 +16,7 @@ from rich.table import Table
 from rlteach.config import Config, ConfigError
 from rlteach.presets import PRESETS
 from rlteach.serving.command import serve_command
+from rlteach.views.trace import trace_command
 
 if TYPE_CHECKING:
     from rlteach.training.experiment import Experiment
@@ -50,19 +51,22 @@ def train(
     logging.getLogger("rlteach").addHandler(ConsoleLog(console))
     experiment, folder = open_run(preset, settings, out, seed, judge_url, resume)
     console.print(f"run directory: {folder}", soft_wrap=True)
-    before = experiment.measure_before()
-    untrained = report.share(before.accuracy, before.ci95)
-    console.print(f"before: {untrained} of {before.n} test questions, greedy")
-    if not train_with_bar(experiment, console):
-        raise typer.Exit(130)
-    summary = experiment.finish()
+    c = experiment.config
+    how = "greedy" if c.eval_greedy else f"temperature {c.temperature:g}"
+    with experiment:
+        before = experiment.measure_before()
+        untrained = report.share(before.accuracy, before.ci95)
+        console.print(f"before: {untrained} of {before.n} test questions, {how}")
+        if not train_with_bar(experiment, console):
+            raise typer.Exit(130)
+        summary = experiment.finish()
     picture = folder / "curves.png"
     figure = plots.curves(
         table(experiment.trainer.history), before=summary["before"]["accuracy"],
         after=summary["after"]["accuracy"], title=f"{summary['preset']}, seed {summary['seed']}")
     picture.write_bytes(plots.png(figure))
     console.print(report.transcripts(before, experiment.evaluations["after"]))
-    console.print(report.accuracy_table(summary))
+    console.print(report.accuracy_table(summary, how))
     console.print(f"{summary['steps']} steps in {summary['seconds']:.0f} s, evaluations on dev included")
     console.print(f"picture: {picture}\nmodel:   {folder / 'checkpoints' / 'best'}", soft_wrap=True)
 
@@ -99,30 +103,19 @@ def evaluate_command(
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object")] = False,
 ) -> None:
     """Accuracy with a 95 % interval, and pass@k."""
-    from rlteach.judger.rule import RuleJudger
-    from rlteach.policy.policy import Policy
-    from rlteach.training.data import load_samples
-    from rlteach.training.evaluate import evaluate
-    from rlteach.views.report import share
+    from rlteach.data import load_samples
+    from rlteach.training.evaluate import evaluate_model
+    from rlteach.views.report import evaluation_table
 
     quiet_libraries()
     config = config_of(model)
     samples = load_samples(data or config.test_data)
-    found = evaluate(Policy.load(model, config), RuleJudger(), samples, greedy=greedy, k=k, seed=seed)
+    found = evaluate_model(model, config, samples, greedy=greedy, k=k, seed=seed)
     if as_json:
         typer.echo(json.dumps(found.as_dict()))
         return
     how = "greedy" if greedy else f"temperature {config.temperature:g}"
-    table = Table(title=f"{model}: {found.n} questions, {how}")
-    table.add_column("")
-    table.add_column("accuracy", justify="right")
-    table.add_row("all", share(found.accuracy, found.ci95))
-    for level, value in found.by_level.items():
-        table.add_row(f"level {level}", share(value))
-    if k > 1:
-        table.add_row(f"pass@{k}", share(found.pass_at_k))
-    table.add_row("unscorable answers", str(found.unscorable))
-    console.print(table)
+    console.print(evaluation_table(found, f"{model}: {found.n} questions, {how}"))
 
 
 @app.command()
@@ -177,6 +170,7 @@ def models() -> None:
 
 
 app.command("serve")(serve_command)
+app.command("trace")(trace_command)
 
 
 def parse_settings(settings: list[str] | None, seed: int | None = None) -> dict[str, Any]:
@@ -199,9 +193,9 @@ _NONE_IS_A_CHOICE = ("control", "token_weighting", "negative_shaping")
 
 def config_of(model: str) -> Config:
     """A run's own config, or the defaults for a model."""
-    file = Path(model) / "config.json"
-    is_run = file.is_file() and (Path(model) / "checkpoints").is_dir()
-    return Config.load(str(file)) if is_run else Config()
+    from rlteach.policy.registry import run_config
+
+    return run_config(model) or Config()
 
 
 def quiet_libraries() -> None:

@@ -14,18 +14,12 @@ import tomllib
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from rlteach.fields import Beta, Graders, PluginName, Positive, Rate, Share, Steps, Urls
 from rlteach.presets import PAPER, PRESETS, RELEASED
-
-Share = Annotated[float, Field(ge=0, le=1)]
-Beta = Annotated[float, Field(ge=0, lt=1)]
-Rate = Annotated[float, Field(gt=0, le=1)]
-Steps = Annotated[int, Field(ge=0)]
-Positive = Annotated[int, Field(ge=1)]
-Urls = Annotated[tuple[str, ...], BeforeValidator(lambda urls: (urls,) if isinstance(urls, str) else urls)]
 
 
 class ConfigError(ValueError):
@@ -55,6 +49,8 @@ class Config(BaseModel):
     difficulty_bins: tuple[tuple[Share, Share, Steps], ...] = Field(
         (), description="(low, high, repeat): a pass rate in [low, high) is drawn repeat times")
     # rollout
+    rollout: PluginName | None = Field(
+        None, description="package.module:function or file.py:function with @rollout; none: one answer")
     batch_size: Positive = Field(32, description="questions a step, B")
     group_size: int = Field(8, description="answers a question, G")
     temperature: float = Field(1.0, gt=0, le=5, description="of the sampling distribution")
@@ -63,6 +59,7 @@ class Config(BaseModel):
     max_new_tokens: Positive = Field(80, description="longest answer, in tokens")
     row_cap: Positive = Field(512, description="answers sampled at the same time, at most")
     # grade
+    graders: Graders = Field((), description="plug-ins {plugin, weight, envs}; they replace judger")
     judger: Literal["rule", "llm", "rule_then_llm", "random"] = Field("rule", description="who judges")
     rule_mode: Literal["strict", "lenient"] = Field("strict", description="lenient: for display")
     ask_llm_when: Literal["unscorable", "not_correct"] = Field(
@@ -125,6 +122,7 @@ class Config(BaseModel):
     seed: int = Field(0, ge=0, lt=2**63, description="of everything random")
     threads: Steps = Field(0, description="CPU threads of torch; 0: leave as it is")
     eval_interval: Steps = Field(5, description="steps between evaluations on dev; 0: none")
+    eval_greedy: bool = Field(True, description="ask dev and test greedily; false: once, at the temperature")
     checkpoint_interval: float = Field(-1, ge=-1, description="-1: end, below 1: a share, else steps")
     debug: bool = Field(False, description="write ids, masks and log-probs into the trajectory files")
 
@@ -212,7 +210,8 @@ def _explain(error: ValidationError) -> str:
     elif first["type"] == "value_error" and not name:
         text = first["msg"].removeprefix("Value error, ")
     else:
-        rule = first["msg"].replace("Input should", "must").replace("String should", "must")
+        rule = first["msg"].removeprefix("Value error, ")
+        rule = rule.replace("Input should", "must").replace("String should", "must")
         text = f"{name} {rule[0].lower()}{rule[1:]}; got {first['input']!r}"
     return text + (f" (and {len(more)} more)" if more else "")
 

@@ -129,9 +129,7 @@ class Group:
     @property
     def scores(self) -> tuple[float | None, ...]:
         if self.judgements is None:
-            raise ValueError(
-                "this group has no judgements yet: call trainer.grade(groups) first"
-            )
+            raise ValueError("this group has no judgements yet: call trainer.grade(groups) first")
         return tuple(j.score for j in self.judgements)
 
     def __repr__(self) -> str:

@@ -40,8 +40,8 @@ from rlteach.course.search_demos import (
     demonstration,
 )
 from rlteach.course.searching import no_pages, pass_at_k, play, shares
+from rlteach.data import load_samples, read_jsonl
 from rlteach.policy.policy import Policy
-from rlteach.training.data import load_samples, read_jsonl
 from rlteach.types import Sample
 
 FOLDER = Path(__file__).resolve().parents[1] / "data" / "models" / "tiny-agent"

@@ -65,9 +65,9 @@ def build() -> None:
 def measure() -> None:
     """Pass rate of the embedded model at temperature 1, as OREAL's data has it."""
     from rlteach.config import Config
+    from rlteach.data import load_samples
     from rlteach.judger.rule import RuleJudger
     from rlteach.policy.policy import Policy
-    from rlteach.training.data import load_samples
     from rlteach.types import Group
 
     policy, judger = Policy.load("tiny-math", Config()), RuleJudger()

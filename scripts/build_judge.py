@@ -27,9 +27,10 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTra
 
 from rlteach.course import addition, judge_texts
 from rlteach.course.judge_pairs import PairMaker
-from rlteach.course.judging import RATIONALE, Pair, reply, request
+from rlteach.course.judging import RATIONALE, Pair, reply
+from rlteach.data import load_samples
+from rlteach.judger.verdicts import request
 from rlteach.policy.policy import Policy
-from rlteach.training.data import load_samples
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 FOLDER = DATA / "models" / "tiny-judge"

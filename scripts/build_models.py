@@ -33,9 +33,9 @@ from transformers import (
 
 from rlteach.config import Config
 from rlteach.course import addition
+from rlteach.data import load_samples
 from rlteach.judger.rule import RuleJudger
 from rlteach.policy.policy import Policy
-from rlteach.training.data import load_samples
 from rlteach.types import Group, Sample
 
 ROOT = Path(__file__).resolve().parents[1] / "data" / "models"

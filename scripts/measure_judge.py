@@ -19,11 +19,11 @@ from build_data import write_readme
 
 from rlteach.config import Config
 from rlteach.course.judge_pairs import PairMaker
-from rlteach.course.judging import VERDICTS, request
+from rlteach.data import load_samples, read_jsonl
 from rlteach.judger.answers import final_answer
 from rlteach.judger.rule import RuleJudger
+from rlteach.judger.verdicts import VERDICTS, request
 from rlteach.policy.policy import Policy
-from rlteach.training.data import load_samples, read_jsonl
 from rlteach.types import Group, Message, Sample
 
 RUBRIC = {"en": "Judge the candidate.", "zh": "判断候选答案是否正确。"}  # only its language gets to the model
@@ -89,7 +89,7 @@ def verdict(text: str, language: str) -> str:
         found = json.loads(text)
     except ValueError:
         return "invalid"
-    words = {word: label for label, word in VERDICTS[language].items()}
+    words = dict(zip(VERDICTS[language], ("correct", "incorrect"), strict=True))
     if not isinstance(found, dict) or list(found) != ["rationale", "judgement"]:
         return "invalid"
     right = text == json.dumps(found, ensure_ascii=False) and isinstance(found["rationale"], str)

@@ -4,14 +4,17 @@
     tiny_policy()    a random Qwen2 of a few thousand weights: a real transformer
     TableModel       a "model" whose logits are simply a table of numbers: logits[row, position, token]
     trajectory(), group(), ragged_rows()     the nouns of the loop, filled with chosen numbers
+    two_digit_data() the one exception: files of questions for runs of the embedded model
 """
 
 from __future__ import annotations
 
 import copy
+import json
 import random
 from collections.abc import Callable, Sequence
 from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +23,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from rlteach.config import Config
+from rlteach.config import Config, data_path
 from rlteach.policy.policy import Policy
 from rlteach.training.batch import Rows, collate
 from rlteach.training.trainer import OrealTrainer
@@ -108,6 +111,17 @@ def samples(count: int) -> list[Sample]:
 
 def question(text: str = "1+1=?", *, name: str = "s0") -> Sample:
     return Sample(name, (Message("user", text),), ("2",))
+
+
+def two_digit_data(folder: Path, *, dev: int, test: int) -> dict[str, str]:
+    """Two-digit questions of each split as files in `folder`, 40 to train on: {"train_data": path, ...}."""
+    out = {}
+    for split, count in (("train", 40), ("dev", dev), ("test", test)):
+        lines = data_path(f"prompts/{split}.jsonl").read_text(encoding="utf-8").splitlines()
+        chosen = [line for line in lines if json.loads(line)["level"] == 2][:count]
+        (folder / f"{split}.jsonl").write_text("\n".join(chosen) + "\n", encoding="utf-8")
+        out[f"{split}_data"] = str(folder / f"{split}.jsonl")
+    return out
 
 
 def trajectory(

@@ -144,7 +144,7 @@ def test_h04_a_redefined_plug_in_replaces_the_first() -> None:
 
 
 def test_max_concurrency_is_never_exceeded() -> None:
-    running, most, lock = 0, 0, threading.Lock()
+    running, most, lock, together = 0, 0, threading.Lock(), threading.Event()
 
     @rollout(runtime=Runtime(max_concurrency=3))
     def plugin(context: Any, proxy: RolloutInferenceProxy, sample: Any) -> None:
@@ -152,8 +152,10 @@ def test_max_concurrency_is_never_exceeded() -> None:
         with lock:
             running += 1
             most = max(most, running)
+            if running == 3:
+                together.set()
         proxy.rollout_client().chat.completions.create(model="x", messages=sample.model_dump()["messages"])
-        threading.Event().wait(0.01)
+        together.wait(30)
         with lock:
             running -= 1
 
@@ -779,7 +781,7 @@ def test_a_trial_counts_failures_and_names_bad_lines(tmp_path: Path) -> None:
     assert report.mean_reward is None
     assert "3 x LookupError: no such thing" in str(report)
     data.write_text('{"question": "who?", "gold_answer": "Ann"}\n{"question": "x"}\n')
-    with pytest.raises(ValueError, match=r"dev.jsonl:2: no sample"):
+    with pytest.raises(ValueError, match=r"dev.jsonl:2: the field 'gold_answer' is missing"):
         rlteach.agent.test_with_dataset(data, plugin, url="http://127.0.0.1:9/v1")
     with pytest.raises(ValueError, match="url is missing"):
         rlteach.agent.test_with_dataset(data, plugin)

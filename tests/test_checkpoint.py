@@ -17,15 +17,15 @@ from typing import Any
 
 import pytest
 import torch
-from fakes import same, state
+from fakes import same, state, two_digit_data
 from safetensors.torch import load_file
 
-from rlteach.config import Config, data_path
+from rlteach.config import Config
+from rlteach.data import DataError, load_samples
 from rlteach.judger.rule import RuleJudger
 from rlteach.policy.policy import Policy
 from rlteach.training import experiment as experiment_module
 from rlteach.training.checkpoint import CheckpointError, load_checkpoint
-from rlteach.training.data import DataError, load_samples
 from rlteach.training.evaluate import Evaluation, evaluate
 from rlteach.training.experiment import Experiment, build_trainer, checkpoint_steps
 from rlteach.training.interrupts import interrupts_held
@@ -69,14 +69,7 @@ def tmp_path(tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Two-digit questions: 40 to train on, 6 of dev, 8 of test."""
-    folder = tmp_path_factory.mktemp("data")
-    out = {}
-    for split, count in (("train", 40), ("dev", 6), ("test", 8)):
-        lines = data_path(f"prompts/{split}.jsonl").read_text(encoding="utf-8").splitlines()
-        chosen = [line for line in lines if json.loads(line)["level"] == 2][:count]
-        (folder / f"{split}.jsonl").write_text("\n".join(chosen) + "\n", encoding="utf-8")
-        out[f"{split}_data"] = str(folder / f"{split}.jsonl")
-    return out
+    return two_digit_data(tmp_path_factory.mktemp("data"), dev=6, test=8)
 
 
 def small(files: dict[str, str], **changes: Any) -> Config:

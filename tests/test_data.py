@@ -14,11 +14,14 @@ import pytest
 from fakes import samples as numbered
 
 import rlteach as rl
+from rlteach.agent.trial import read_samples
+from rlteach.agent.types import ChatCompletionSample
 from rlteach.config import Config
+from rlteach.data import DataError, balance, batch_of, load_samples, read_jsonl
+from rlteach.judger.rule import RuleJudger
 from rlteach.presets import OREAL_BINS
 from rlteach.training.answers_file import grade_file
-from rlteach.training.data import DataError, balance, batch_of, load_samples, read_jsonl
-from rlteach.types import Message, Sample
+from rlteach.types import Message, Sample, Trajectory
 
 GOOD = ('{"question": "1+1?", "gold_answer": "2"}', '{"question": "1+2?", "gold_answer": "3"}',
         '{"question": "1+3?", "gold_answer": "4"}')
@@ -33,6 +36,14 @@ def line(**changes: Any) -> str:
     """A good line with some keys changed; `...` removes one."""
     entry = {"question": "2+2?", "gold_answer": "4", **changes}
     return json.dumps({key: value for key, value in entry.items() if value is not ...})
+
+
+USER = [{"role": "user", "content": "who?"}]
+
+
+def chat(messages: Any, **more: Any) -> str:
+    """A line with messages in place of a question."""
+    return json.dumps({"messages": messages, **more})
 
 
 # damaged files (T14): what is wrong, on which line, and what helps ---------------------------------
@@ -84,6 +95,36 @@ DAMAGED: dict[str, tuple[bytes, int, str]] = {
     "rate text": (lines(line(pass_rate="0.5")), 1, "pass_rate must be a number from 0 to 1"),
     "rate 1e400": (lines('{"question": "1", "gold_answer": "1", "pass_rate": 1e400}'), 1,
                    "pass_rate must be a number from 0 to 1"),
+    "n 0": (lines(GOOD[0], line(n=0)), 2, "n must be a whole number from 1; got 0"),
+    "n text": (lines(line(n="4")), 1, "n must be a whole number from 1; got '4'"),
+    "n bool": (lines(line(n=True)), 1, "n must be a whole number from 1"),
+    "max_new_tokens": (lines(line(max_new_tokens=1.5)), 1, "max_new_tokens must be a whole number from 1"),
+    "temperature 0": (lines(line(temperature=0)), 1, "temperature must be a number above 0, at most 5"),
+    "temperature 6": (lines(line(temperature=6)), 1, "temperature must be a number above 0, at most 5"),
+    "top_p": (lines(line(top_p=1.1)), 1, "top_p must be a number above 0, at most 1"),
+    "top_k": (lines(line(top_k=-1)), 1, "top_k must be a whole number from 0"),
+    "thinking": (lines(line(thinking=True)), 1, "thinking must be an object"),
+    "tools": (lines(line(tools={"type": "function"})), 1, "tools must be a list of objects"),
+    "tool": (lines(line(tools=["web_search"])), 1, "tools must be a list of objects"),
+    "extra": (lines(line(extra=["answer"])), 1, "extra must be an object"),
+    "number in extra": (lines(line(extra={"temperature": 1})), 1, "extra holds 'temperature'"),
+    "question and messages": (lines(line(messages=USER)), 1, "question and messages: keep one of the two"),
+    "messages text": (lines(chat("hello")), 1, "messages must be a list of messages {role, content}"),
+    "no messages": (lines(chat([])), 1, "messages must be a list"),
+    "message text": (lines(chat(["hello"])), 1, "messages.0.role must be one of system, developer, user"),
+    "message of nobody": (lines(chat([{"role": "human", "content": "?"}])), 1, "messages.0.role must be one"),
+    "message of a number": (lines(chat([{"role": "user", "content": 5}])), 1, "messages.0.content must be a"),
+    "message with a picture": (lines(chat([{"role": "user", "content": [{"type": "image_url"}]}])), 1,
+                               "messages.0.content must be a text"),
+    "message without words": (lines(chat([{"role": "user"}])), 1, "messages.0.content is missing"),
+    "blank last message": (lines(chat([{"role": "user", "content": " "}])), 1, "the last of messages must"),
+    "answer last": (lines(GOOD[0], chat([*USER, {"role": "assistant", "content": "Ann"}])), 2,
+                    "the last of messages must be a question of the user"),
+    "reply to nobody": (lines(chat([{"role": "tool", "content": "x"}, *USER])), 1, "messages.0.tool_call_id"),
+    "broken call": (lines(chat([{"role": "assistant", "tool_calls": [{"id": "a"}]}, *USER])), 1,
+                    "messages.0.tool_calls: each needs function.name"),
+    "messages and a wrong gold": (lines(chat(USER, gold_answer=4)), 1, "put numbers in quotes"),
+    "same messages": (lines(chat(USER), GOOD[0], chat(USER)), 3, "keep one of the two lines"),
     "half a character": (lines(GOOD[0], r'{"question": "\ud83d", "gold_answer": "1"}'), 2, ""),
     "half a character in the gold": (lines(r'{"question": "1", "gold_answer": "\udc00"}'), 1, ""),
     "nested too deep": (lines(GOOD[0], '{"question": ' + "[" * 100_000), 2, "write one object a line"),
@@ -166,7 +207,7 @@ def test_f02_the_locale_decides_nothing(tmp_path: Path) -> None:
     """On a Chinese or a C locale, `open` without an encoding reads something else."""
     file = tmp_path / "题目.jsonl"
     file.write_text('{"question": "一加一？", "gold_answer": "2"}\n', encoding="utf-8")
-    code = ("import sys; from rlteach.training.data import load_samples; "
+    code = ("import sys; from rlteach.data import load_samples; "
             "print(ascii(load_samples(sys.argv[1])[0].question))")
     env = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0",
            "PYTHONIOENCODING": "gbk"}
@@ -191,6 +232,59 @@ def test_schema(tmp_path: Path) -> None:
     assert many.gold == ("1/2", "0.5")
     assert (many.pass_rate, null.pass_rate, null.id) == (1, None, "12")
     assert len({s.id for s in (plain, rich, many, null)}) == 4
+
+
+def test_messages_tools_and_what_a_sample_asks_for_itself(tmp_path: Path) -> None:
+    """A line as the Ark SDK's data sets have it, and what a plug-in sees of it."""
+    tool = {"type": "function", "function": {"name": "web_search", "parameters": {}}}
+    call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"Query": "Ann"}'}}
+    parts = [{"type": "text", "text": "be "}, {"type": "text", "text": "short"}]
+    history = [
+        {"role": "developer", "content": parts},
+        *USER, {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "found"}, {"role": "user", "content": "and where?"}]
+    file = tmp_path / "mine.jsonl"
+    file.write_bytes(lines(
+        chat(history, tools=[tool], n=3, max_new_tokens=7, temperature=0.5, top_p=0.9, top_k=None,
+             thinking={"type": "enabled"}, extra={"answer": "Rome", "prompt_id": 7}, level="two"),
+        chat(USER), chat(USER, tools=[tool], extra={"answer": 42}),
+        chat([{"role": "user", "content": "which?"}], gold_answer=["a", "b"], id="x"),
+        line(tools=[tool], n=2, extra={"note": 1})))
+    whole, bare, number, many, plain = load_samples(file)
+    assert whole.messages == (
+        Message("system", "be short"), Message("user", "who?"),
+        Message("assistant", "", ({**call, "function": {"name": "look", "arguments": {"Query": "Ann"}}},)),
+        Message("tool", "found", (), "c1"), Message("user", "and where?"))
+    assert (whole.question, whole.gold, whole.tools) == ("and where?", ("Rome",), (tool,))
+    view = ChatCompletionSample.of(whole)
+    assert (view.n, view.max_new_tokens, view.temperature, view.top_p, view.top_k) == (3, 7, 0.5, 0.9, None)
+    assert view.thinking == {"type": "enabled"}
+    assert view.extra == {"answer": "Rome", "prompt_id": 7, "level": "two"}
+    assert view.tools == [tool]
+    assert view.messages[2].tool_calls[0].function.arguments == '{"Query": "Ann"}'
+    assert (bare.gold, bare.extra, bare.id) == ((), {}, "1")
+    assert (number.gold, number.extra) == ((), {"answer": 42})
+    assert (many.gold, many.extra["answer"]) == (("a", "b"), ["a", "b"])
+    assert (plain.tools, plain.extra) == ((tool,), {"answer": "4", "n": 2, "note": 1})
+    assert [s.model_dump() for s in read_samples(file)] == [
+        ChatCompletionSample.of(s).model_dump() for s in (whole, bare, number, many, plain)]
+
+
+def test_a_question_without_gold_is_nobody_s_to_judge_by_rule(tmp_path: Path) -> None:
+    file = tmp_path / "mine.jsonl"
+    file.write_bytes(lines(chat(USER)))
+    [sample] = load_samples(file)
+    answer = Trajectory((*sample.messages, Message("assistant", r"\boxed{4}")), (), (), (), 0, "stop")
+    assert RuleJudger().judge(sample, answer).status == "unscorable"
+
+
+def test_a_last_line_that_was_cut_off(tmp_path: Path) -> None:
+    file = tmp_path / "mine.jsonl"
+    file.write_bytes(lines(*GOOD)[:-9])
+    assert [entry["question"] for _, entry in read_jsonl(file, cut_off=True)] == ["1+1?", "1+2?"]
+    file.write_bytes(lines(GOOD[0], GOOD[1][:-9], GOOD[2]))
+    with pytest.raises(DataError, match=r"mine\.jsonl:2: not a JSON object"):
+        read_jsonl(file, cut_off=True)
 
 
 def test_an_id_that_is_null_is_no_id(tmp_path: Path) -> None:

@@ -12,11 +12,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlteach.config import data_path
 from rlteach.course.addition import operands
+from rlteach.data import load_samples, read_jsonl
 from rlteach.judger.rule import RuleJudger
 from rlteach.policy.policy import Policy
 from rlteach.policy.registry import embedded_models
 from rlteach.presets import OREAL_BINS
-from rlteach.training.data import load_samples, read_jsonl
 from rlteach.training.evaluate import evaluate
 
 MODELS = ("tiny-math", "tiny-checker", "tiny-judge")

@@ -19,7 +19,7 @@ from rlteach.policy import sampler
 from rlteach.policy.chat import encode_chat
 from rlteach.policy.decode import Batch, EngineError, Row, RowParams
 from rlteach.policy.detokenize import cut_at_stop, settled
-from rlteach.policy.engine import Engine, EngineClosedError, EngineFullError, row_key
+from rlteach.policy.engine import Engine, EngineClosedError, EngineFullError, row_key, wants_double
 from rlteach.policy.grammar import GrammarError
 from rlteach.policy.policy import Policy
 from rlteach.policy.truncation import truncate
@@ -276,6 +276,19 @@ def test_an_answer_gets_what_is_left_and_a_prompt_without_room_is_refused(engine
     assert engine.room([5] * 200, 55) == 55
     with pytest.raises(EngineError, match=r"256 tokens leave no room .* 256 positions"):
         engine.room([5] * 256, 1)
+
+
+def test_double_precision_is_for_small_single_ones_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model()
+    size = sum(weight.numel() for weight in model.parameters())
+    for limit in (size, size - 1):
+        monkeypatch.setattr("rlteach.policy.engine.SMALL", limit)
+        assert wants_double(model) == (limit == size)
+    monkeypatch.undo()
+    assert wants_double(model)
+    assert not wants_double(copy.deepcopy(model).bfloat16())
+    assert not wants_double(copy.deepcopy(model).double())
+    assert not wants_double(copy.deepcopy(model).to("meta"))
 
 
 # typed text ---------------------------------------------------------------------------------------

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import same, state
+from fakes import same, state, two_digit_data
 
-from rlteach.config import Config, data_path
+from rlteach.config import Config
 from rlteach.judger.llm import JudgeError
 from rlteach.serving.fake_judge import FakeJudge
 from rlteach.training import judging
@@ -25,13 +25,7 @@ KEY = "canary-3f9c-key"
 
 @pytest.fixture
 def files(tmp_path: Path) -> dict[str, str]:
-    out = {}
-    for split, count in (("train", 40), ("dev", 4), ("test", 4)):
-        lines = data_path(f"prompts/{split}.jsonl").read_text(encoding="utf-8").splitlines()
-        chosen = [line for line in lines if json.loads(line)["level"] == 2][:count]
-        (tmp_path / f"{split}.jsonl").write_text("\n".join(chosen) + "\n", encoding="utf-8")
-        out[f"{split}_data"] = str(tmp_path / f"{split}.jsonl")
-    return out
+    return two_digit_data(tmp_path, dev=4, test=4)
 
 
 @pytest.fixture

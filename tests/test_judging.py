@@ -12,7 +12,7 @@ from rlteach.config import ConfigError
 from rlteach.judger.compose import RuleThenLLM
 from rlteach.judger.rule import RuleJudger
 from rlteach.training import judging
-from rlteach.training.judging import JudgeAwayError, disagreement, walk
+from rlteach.training.judging import Grading, JudgeAwayError, disagreement, walk
 from rlteach.types import Group, Judgement
 
 AWAY = Judgement(None, "unscorable", "judge unavailable: http://judge refused the connection", "llm")
@@ -141,13 +141,13 @@ def test_a_run_that_waits_can_be_stopped() -> None:
 def test_a_part_of_the_batch_is_judged_while_the_next_is_sampled() -> None:
     judge = Judge()
     trainer = trainer_of(judge, judge_parts=3)
-    rollout = trainer._rollout
+    rollout = trainer.rollouts
 
     def noted(policy: Any, samples: Any, keys: Any) -> list[Group]:
         judge.order.append(("rollout", tuple(s.id for s in samples)))
         return rollout(policy, samples, keys)
 
-    trainer._rollout = noted
+    trainer.rollouts = noted
     groups = trainer.rollout(trainer.draw())
     ids = [g.sample.id for g in groups]
     wanted = [(what, (i,)) for i in ids for what in ("rollout", "submit")]
@@ -166,8 +166,8 @@ def test_parts_change_no_answer(parts: int) -> None:
 def test_a_rule_is_not_asked_in_parts() -> None:
     trainer = trainer_of(even_first, judge_parts=3)
     sizes: list[int] = []
-    rollout = trainer._rollout
-    trainer._rollout = lambda *asked: sizes.append(len(asked[1])) or rollout(*asked)
+    rollout = trainer.rollouts
+    trainer.rollouts = lambda *asked: sizes.append(len(asked[1])) or rollout(*asked)
     trainer.rollout(trainer.draw())
     assert sizes == [3]
 
@@ -189,8 +189,20 @@ def test_disagreement_counts_where_both_have_a_verdict() -> None:
     asked = group(r"\boxed{12}", r"\boxed{13}", r"\boxed{13}", r"\boxed{12}", r"\boxed{2^{3^{4^{5}}}}")
     verdicts = [Judgement(s, "correct" if s else "incorrect", "", "llm") for s in (1.0, 0.0, 1.0)]
     judged = (*verdicts, AWAY, Judgement(1.0, "correct", "", "llm"))
-    assert disagreement([asked.with_(judgements=judged)]) == pytest.approx(1 / 3)
-    assert disagreement([asked.with_(judgements=(AWAY,) * 5)]) is None
+    assert disagreement([asked.with_(judgements=judged)], RuleJudger()) == pytest.approx(1 / 3)
+    assert disagreement([asked.with_(judgements=(AWAY,) * 5)], RuleJudger()) is None
+
+
+@pytest.mark.parametrize(("rule_mode", "share"), [("strict", 1.0), ("lenient", 0.0)])
+def test_the_rule_that_disagrees_is_the_config_s(rule_mode: str, share: float, monkeypatch: pytest.MonkeyPatch
+                                                 ) -> None:
+    from test_compose import group
+
+    judge = Judge()
+    monkeypatch.setattr(judge, "say", lambda *_: Judgement(1.0, "correct", "the model says", "llm"))
+    asked = group(r"\boxed{5 + 7}")  # gold: 12; only strict wants it worked out
+    _, found = Grading(judge, [asked.sample], small_config(rule_mode=rule_mode)).grade(judge, [asked])
+    assert found["judge/disagreement"] == share
 
 
 def test_walk_finds_every_part() -> None:

@@ -16,8 +16,8 @@ from rlteach.config import Config
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "rlteach"
-ROOMS = (("types", "presets", "config"), ("oreal",), ("policy",), ("judger",), ("agent",), ("serving",),
-         ("training",), ("views",), ("course",), ("cli",))
+ROOMS = (("types", "messages", "fields", "presets", "config", "data"), ("oreal",), ("policy",), ("judger",),
+         ("agent",), ("serving",), ("training",), ("views",), ("course",), ("cli",))
 PLACE = {room: place for place, rooms in enumerate(ROOMS) for room in rooms}
 READING_PATH = ("types.py", "oreal/*.py", "policy/policy.py", "policy/sampler.py", "judger/rule.py",
                 "training/batch.py", "training/trainer.py")

@@ -514,7 +514,7 @@ def test_T15_noise_belongs_to_the_key() -> None:
     assert len({t[:3] for t in together}) == len(rows)
     trainer = small_trainer(small_config(batch_size=4, max_new_tokens=6), even_first)
     keys: list[int] = []
-    trainer._rollout = lambda policy, questions, given: keys.extend(k for few in given for k in few)
+    trainer.rollouts = lambda policy, questions, given: keys.extend(k for few in given for k in few)
     for step in range(3):
         trainer.step_index = step
         trainer.rollout(trainer.draw())

@@ -32,7 +32,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, 
 from rlteach.config import Config
 from rlteach.policy.chat import encode_chat, stop_ids
 from rlteach.policy.policy import Policy, Reference
-from rlteach.policy.registry import ModelError, embedded_models, resolve
+from rlteach.policy.registry import ModelError, embedded_models, resolve, run_config
 from rlteach.training.batch import collate
 from rlteach.training.trainer import OrealTrainer
 from rlteach.types import Message, Sample
@@ -271,6 +271,19 @@ def test_a_run_directory_stands_for_its_best_checkpoint(tmp_path: Path) -> None:
     assert resolve(str(tmp_path)) == str(best)
     assert resolve(str(best)) == str(best)
     assert Policy.load(str(tmp_path)).encode(question("?"))
+
+
+def test_a_run_has_a_config_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run_config("tiny-math") is None
+    assert run_config(str(saved(tmp_path / "model"))) is None, "config.json is that of the network"
+    run = tmp_path / "run"
+    (run / "checkpoints").mkdir(parents=True)
+    assert run_config(str(run)) is None
+    mine = Config(system_prompt="Be brief.")
+    (run / "config.json").write_text(mine.model_dump_json(), encoding="utf-8")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    assert run_config(str(run)) == run_config("~/run") == mine
 
 
 def test_a_local_folder_comes_before_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ import rlteach.agent.search as search_module
 from rlteach.agent.search import CORPUS, SEARCH_TOOL, SearchError, SearchIndex, index_of, web_search
 from rlteach.config import data_path
 from rlteach.course.encyclopedia import QUESTIONS, RELATIONS, TWO_HOP, NameMaker
-from rlteach.training.data import load_samples, read_jsonl
+from rlteach.data import load_samples, read_jsonl
 
 SPLITS = {"train": "search_dataset", "dev": "search_dataset_dev_100", "test": "search_dataset_test"}
 PAGES = (("Vuka", "Vuka makes lamps."), ("Lamps", "A lamp gives light; Vuka and Dozi make some."),

@@ -17,12 +17,12 @@ from rlteach.agent.tools import weather_tool
 from rlteach.course.encyclopedia import RELATIONS, TWO_HOP, UNKNOWN, NameMaker
 from rlteach.course.search_demos import KINDS, demonstration, page_list, results
 from rlteach.course.searching import Episode, no_pages, pass_at_k, play, right_answer, shares
+from rlteach.data import load_samples, read_jsonl
 from rlteach.judger.answers import final_answer
 from rlteach.policy.chat import encode_chat
 from rlteach.policy.policy import Policy
 from rlteach.policy.registry import embedded_models
 from rlteach.serving.tool_calls import check_template, split_calls
-from rlteach.training.data import load_samples, read_jsonl
 from rlteach.types import Message, Sample
 
 pytestmark = pytest.mark.skipif(

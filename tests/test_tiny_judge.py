@@ -13,13 +13,13 @@ from transformers import AutoTokenizer
 from rlteach.config import Config, data_path
 from rlteach.course.judge_pairs import PairMaker
 from rlteach.course.judge_texts import TEXTS
-from rlteach.course.judging import SEVERAL_SAID, SLIPS, VERDICTS, held, reply, request, slip
+from rlteach.course.judging import SEVERAL_SAID, SLIPS, held, reply, slip
+from rlteach.data import load_samples, read_jsonl
 from rlteach.judger.answers import final_answer
 from rlteach.judger.rule import RuleJudger
-from rlteach.judger.verdicts import Rubric
+from rlteach.judger.verdicts import VERDICTS, Rubric, request
 from rlteach.policy.policy import Policy
 from rlteach.policy.registry import embedded_models
-from rlteach.training.data import load_samples, read_jsonl
 from rlteach.types import Group, Message, Sample
 
 RUBRIC = {"en": "You compare a candidate with the gold answers.", "zh": "判断候选答案是否正确。"}
@@ -49,7 +49,7 @@ def ask(requests: list[tuple[str, str]]) -> list[str]:
 
 def read(text: str, language: str) -> str:
     """The verdict of a reply that is the JSON of the contract to the letter; anything else is 'invalid'."""
-    words = {word: label for label, word in VERDICTS[language].items()}
+    words = dict(zip(VERDICTS[language], ("correct", "incorrect"), strict=True))
     found = re.fullmatch(r'\{"rationale": "[^"\\\n]+", "judgement": "([^"]+)"\}', text)
     return words.get(found[1], "invalid") if found else "invalid"
 
@@ -153,7 +153,8 @@ def test_the_reply_says_what_the_label_says(language: str) -> None:
         pair = maker.make_pair()
         found = json.loads(reply(pair, language))
         assert list(found) == ["rationale", "judgement"]
-        assert found["judgement"] == VERDICTS[language][pair.label]
+        assert found["judgement"] == {"en": {"correct": "correct", "incorrect": "incorrect"},
+                                      "zh": {"correct": "正确", "incorrect": "错误"}}[language][pair.label]
         assert not re.search(r'["\\\n]', found["rationale"])
         if pair.says not in (None, SEVERAL_SAID):
             assert pair.says in found["rationale"]
@@ -286,7 +287,7 @@ def test_a_schema_changes_no_reply() -> None:
     for language in ("en", "zh"):
         schema = {"type": "object", "additionalProperties": False, "required": ["rationale", "judgement"],
                   "properties": {"rationale": {"type": "string"},
-                                 "judgement": {"type": "string", "enum": list(VERDICTS[language].values())}}}
+                                 "judgement": {"type": "string", "enum": list(VERDICTS[language])}}}
         grammar = llguidance.LLMatcher.grammar_from_json_schema(schema)
         replies = ask([(request(li["question"], li["gold"], li["candidate"]), language) for li in pairs])
         allowed = []
@@ -300,5 +301,7 @@ def test_a_schema_changes_no_reply() -> None:
 def test_the_judger_asks_as_tiny_judge_was_taught(language: str) -> None:
     asked = ("What is 2 + 3?", ("5", "五"), 'x = "5"')
     system, user = Rubric.of(language, None).messages(*asked, schema=True, repair=False)
-    assert user == {"role": "user", "content": request(*asked)}
+    taught = '{"question": "What is 2 + 3?", "gold": ["5", "五"], "candidate": "x = \\"5\\""}'
+    assert user == {"role": "user", "content": taught}
+    assert request(*asked) == taught, "what scripts/build_judge.py made its lessons of"
     assert ("正确" in system["content"]) == (language == "zh"), "its template takes the language from this"

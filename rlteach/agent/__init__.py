@@ -17,6 +17,7 @@ _WHERE = {
     "rlteach.agent.calling": ("PluginStopError",),
     "rlteach.agent.rollouts": ("PluginRollout",),
     "rlteach.agent.graders": ("PluginJudger",),
+    "rlteach.agent.loading": ("load_plugin",),
     "rlteach.agent.trial": ("test_with_dataset",),
 }
 _HOME = {name: module for module, names in _WHERE.items() for name in names}

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rlteach.messages import MessageError, to_message
 from rlteach.types import Message
 
 # the record needs these to be the run's own
@@ -30,7 +31,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 # how long a call may take is the plug-in's own timeout.
 IGNORED = ("model", "user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
            "prompt_cache_options", "extra_headers", "extra_query", "timeout")
-ROLES = ("system", "developer", "user", "assistant", "tool")
 _BLOCK = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 _NAME = re.compile(r'"name"\s*:\s*"([^"\\]*)"')
 _ARGUMENTS = re.compile(r'"arguments"\s*:\s*(.*)', re.DOTALL)
@@ -94,27 +94,10 @@ def to_messages(messages: Sequence[Any]) -> tuple[Message, ...]:
 
 def _to_message(given: Any, where: str) -> Message:
     entry = given if isinstance(given, Mapping) else getattr(given, "model_dump", dict)()
-    role, content, calls = entry.get("role"), entry.get("content"), entry.get("tool_calls")
-    if role not in ROLES:
-        raise CallError(f"{where}.role must be one of {', '.join(ROLES)}; got {role!r}", f"{where}.role")
-    if isinstance(content, list | tuple):
-        parts = [part.get("text") if isinstance(part, Mapping) else None for part in content]
-        content = "".join(parts) if all(isinstance(part, str) for part in parts) else content
-    if not isinstance(content, str | None):
-        raise CallError(f"{where}.content must be a text; got {type(content).__name__}", f"{where}.content")
-    if content is None and not calls and role != "assistant":
-        raise CallError(f"{where}.content is missing", f"{where}.content")
-    if role == "tool" and not isinstance(entry.get("tool_call_id"), str):
-        raise CallError(f"{where}.tool_call_id is missing: a tool's reply names the call that it answers",
-                        f"{where}.tool_call_id")
     try:
-        made = tuple({"id": call.get("id") or "", "type": "function", "function": {
-            "name": call["function"]["name"], "arguments": parsed(call["function"]["arguments"])}}
-            for call in calls or ())
-    except (TypeError, KeyError, AttributeError):
-        raise CallError(f"{where}.tool_calls: each needs function.name and function.arguments",
-                        f"{where}.tool_calls") from None
-    return Message("system" if role == "developer" else role, content or "", made, entry.get("tool_call_id"))
+        return to_message(entry, where)
+    except MessageError as error:
+        raise CallError(str(error), error.field) from None
 
 
 def unset(value: Any) -> bool:
@@ -127,17 +110,6 @@ def without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
         return {k: without_nulls(v) for k, v in value.items() if v is not None}
     return [without_nulls(v) for v in value] if isinstance(value, list) else value
-
-
-def parsed(text: Any) -> Any:
-    """Arguments as an object, as chat templates take them; what is no JSON object stays text."""
-    if not isinstance(text, str):
-        return text
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    return value if isinstance(value, dict) else text
 
 
 def split_calls(text: str, new_id: Callable[[int], str], *, lenient: bool = False

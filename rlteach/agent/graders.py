@@ -1,6 +1,7 @@
 """A grader plug-in as a Judger: n trajectories in, n rewards out, statuses as the table says.
 
-    SUCCESS needs one reward a trajectory (None: unscorable); DISCARD leaves the whole sample unscorable;
+    SUCCESS needs one reward a trajectory (None: unscorable); DISCARD leaves the whole sample unscorable,
+    marked so that training drops it (training/judging.py);
     RETRY and timeouts grade again, then discard; FAILURE grades again, then stops the run.
 
 A reward that a rollout set itself (extra["reward"]) replaces the grader's for that member, after the
@@ -32,6 +33,7 @@ from rlteach.agent.types import (
     Trajectory,
     is_number,
 )
+from rlteach.judger.function import DISCARD
 from rlteach.types import Group, Judgement
 
 SEVERITY = (PluginStatus.SUCCESS, PluginStatus.RETRY, PluginStatus.FAILURE, PluginStatus.DISCARD)
@@ -75,8 +77,7 @@ class PluginJudger:
                       ) -> list[float | None]:
         """The rewards alone, for trajectories that have no token record (agent/trial.py)."""
         outcome, _ = await self._until_settled(sample, views, "of the trial")
-        discarded = outcome.status is PluginStatus.DISCARD
-        return [None] * len(views) if discarded else with_own_rewards(outcome.value.rewards, views)
+        return rewards_of(outcome, views)
 
     async def _group(self, group: Group) -> tuple[Judgement, ...]:
         sample, began = ChatCompletionSample.of(group.sample), time.perf_counter()
@@ -85,12 +86,7 @@ class PluginJudger:
         with self.tracer.span("grade", self.plugin.name, root=True, sample=group.sample.id,
                               rollouts=rollouts) as span:
             outcome, attempts = await self._until_settled(sample, views, group.sample.id)
-            if outcome.status is PluginStatus.DISCARD:
-                rewards: list[float | None] = [None] * len(views)
-            else:
-                rewards = with_own_rewards(outcome.value.rewards, views)
-                for name, value in outcome.value.metrics.items():
-                    self._metrics[name].append(value)
+            rewards = rewards_of(outcome, views)
             span.outputs = {"rewards": rewards}
             span.about |= {"status": outcome.status.value, "reason": outcome.reason, "attempts": attempts}
         seconds = (time.perf_counter() - began) / max(len(views), 1)
@@ -113,31 +109,30 @@ class PluginJudger:
             f"({outcome.reason}): mend the plug-in and resume; the last update is kept")
 
     async def _once(self, sample: ChatCompletionSample, views: Sequence[Trajectory]) -> Outcome:
-        if not self._single:
-            outcome = await self._caller.call(self.context, sample.model_copy(deep=True), copies(views))
-            return needs(outcome, len(views))
-        parts = await all_or_raise([self._caller.call(self.context, sample.model_copy(deep=True), view)
-                                    for view in copies(views)])
-        worst = max(parts, key=lambda part: SEVERITY.index(part.status))
-        if worst.status is not PluginStatus.SUCCESS:
-            return worst
-        joined = GroupGraderResult(rewards=[part.value.rewards[0] for part in parts])
-        for part in parts:
-            for name, value in part.value.metrics.items():
-                self._metrics[name].append(value)
-        return Outcome(PluginStatus.SUCCESS, value=joined)
+        """One run on all of them; its metrics are noted when it succeeds."""
+        if self._single:
+            parts = await all_or_raise([self._caller.call(self.context, sample.model_copy(deep=True), view)
+                                        for view in copies(views)])
+            outcome = joined(parts)
+        else:
+            outcome = needs(await self._caller.call(
+                self.context, sample.model_copy(deep=True), copies(views)), len(views))
+            parts = [outcome]
+        if outcome.status is PluginStatus.SUCCESS:
+            for part in parts:
+                for name, value in part.value.metrics.items():
+                    self._metrics[name].append(value)
+        return outcome
 
     def _judgement(self, reward: float | None, discarded: str | None, attempts: int, seconds: float
                    ) -> Judgement:
         if reward is None:
             why = f"{self.plugin.name} gave no reward" if discarded is None else (
                 f"sample discarded by {self.plugin.name}: {discarded}")
-            return Judgement(None, "unscorable", why, "plugin", attempts=attempts, seconds=seconds)
+            return Judgement(None, "unscorable", why, "plugin", None if discarded is None else DISCARD,
+                             attempts, seconds)
         return Judgement(float(reward), "correct" if reward >= 1 else "incorrect", f"by {self.plugin.name}",
                          "plugin", attempts=attempts, seconds=seconds)
-
-
-
 
 
 def read_group(value: Any) -> Outcome:
@@ -171,10 +166,22 @@ def needs(outcome: Outcome, count: int) -> Outcome:
     return outcome
 
 
-def with_own_rewards(rewards: Sequence[float | None], views: Sequence[Trajectory]) -> list[float | None]:
-    """The grader's rewards, but what a rollout set in extra["reward"] where it did."""
+def joined(parts: Sequence[Outcome]) -> Outcome:
+    """One outcome for a single grader's on all trajectories: SUCCESS with their rewards, or the worst."""
+    worst = max(parts, key=lambda part: SEVERITY.index(part.status))
+    if worst.status is not PluginStatus.SUCCESS:
+        return worst
+    rewards = [part.value.rewards[0] for part in parts]
+    return Outcome(PluginStatus.SUCCESS, value=GroupGraderResult(rewards=rewards))
+
+
+def rewards_of(outcome: Outcome, views: Sequence[Trajectory]) -> list[float | None]:
+    """The grader's rewards, but what a rollout set in extra["reward"] where it did; of DISCARD none."""
+    if outcome.status is PluginStatus.DISCARD:
+        return [None] * len(views)
     own = [(view.extra or {}).get("reward") for view in views]
-    return [given if mine is None else float(mine) for given, mine in zip(rewards, own, strict=True)]
+    return [given if mine is None else float(mine)
+            for given, mine in zip(outcome.value.rewards, own, strict=True)]
 
 
 def copies(views: Sequence[Trajectory]) -> list[Trajectory]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rlteach.agent.calls import Call
-from rlteach.policy.chat import Piece
+from rlteach.policy.chat import Piece, control_tokens
 from rlteach.policy.engine import Engine
 from rlteach.types import Message
 
@@ -158,7 +158,7 @@ def _comparable(message: Message) -> str:
 def in_words(message: Message, engine: Engine) -> Message:
     """A message whose calls hold a control token, with the calls as text: text is spelt out, a call would
     be written beside the template's own tokens."""
-    control = [t.content for t in engine.tokenizer.added_tokens_decoder.values() if t.special]
+    control = control_tokens(engine.tokenizer)
     told = json.dumps([dict(call) for call in message.tool_calls], ensure_ascii=False)
     if not message.tool_calls or not any(token in told for token in control):
         return message

@@ -9,9 +9,10 @@ second try.
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
-from hashlib import blake2b
+from contextlib import suppress
 from typing import Any
 
 from rlteach.agent import tracing
@@ -29,7 +30,8 @@ from rlteach.agent.types import (
     RolloutResult,
     check_reward,
 )
-from rlteach.policy.engine import Engine
+from rlteach.config import ConfigError
+from rlteach.policy.engine import Engine, row_key
 from rlteach.policy.policy import Policy
 from rlteach.types import Group, Sample, Trajectory
 
@@ -70,6 +72,7 @@ class PluginRollout:
             except BaseException:
                 engine.close()
                 raise
+            self._forgotten = weakref.finalize(self, _stop, engine)  # a notebook's cell may be run again
         self._twin.sync()
         return self._side
 
@@ -79,6 +82,7 @@ class PluginRollout:
 
         Raises:
             PluginStopError: the plug-in failed for good; or whatever interrupted it.
+            ConfigError: a sample asks for another temperature than the run's, in training.
         """
         side = self.prepare(policy)
         context = PluginContext(job_id=self.job_id, model=side.name, type="rollout", phase=phase)
@@ -107,6 +111,7 @@ class PluginRollout:
     def close(self) -> None:
         """Stop the engine; the next call starts another."""
         if self._side is not None:
+            self._forgotten.detach()
             self._side.engine.close()
             self._side = self._twin = None
 
@@ -116,7 +121,8 @@ class PluginRollout:
         works = []
         for sample, view, own in zip(samples, views, keys, strict=True):
             sampling = Sampling.of(view, side.engine.policy.config, greedy=greedy)
-            works.append(self._sample(_Task(side, context, sample, view, sampling), member_keys(own, view.n)))
+            wanted = view.n if context.phase == "train" else None  # a measurement says how often it asks
+            works.append(self._sample(_Task(side, context, sample, view, sampling), member_keys(own, wanted)))
         return await all_or_raise(works)
 
     async def _sample(self, task: _Task, keys: Sequence[int]) -> Group | None:
@@ -157,7 +163,8 @@ class PluginRollout:
         return Outcome(PluginStatus.DISCARD, f"RETRY {1 + RETRIES} times: {reason}")
 
     async def _attempt(self, task: _Task, index: int, key: int, attempt: int) -> Outcome:
-        about = {"sample": task.sample.id, "member": index, "attempt": attempt + 1}
+        about = {"sample": task.sample.id, "member": index, "attempt": attempt + 1,
+                 "phase": task.context.phase}
         question = [m.model_dump(exclude_none=True) for m in task.view.messages]
         with tracing.span("rollout", self.plugin.name, inputs=question, **about) as span:
             assert span is not None
@@ -175,6 +182,12 @@ class PluginRollout:
                 span.outputs = tracing.plain(done.messages[-1].as_dict())
                 span.about |= {"finish_reason": done.finish_reason, **done.usage}
             return outcome
+
+
+def _stop(engine: Engine) -> None:
+    """Without waiting: garbage is collected on any thread, the engine's own among them."""
+    with suppress(RuntimeError):
+        engine.close(timeout=0)
 
 
 class _Task:
@@ -212,10 +225,10 @@ def worst_of(outcomes: Sequence[Outcome]) -> Outcome:
 
 
 def check_temperature(sample: Sample, view: ChatCompletionSample, temperature: float) -> None:
-    """ValueError for a temperature that scoring would not use: trained is what was sampled."""
+    """ConfigError for a temperature that scoring would not use: trained is what was sampled."""
     if view.temperature not in (None, temperature):
-        raise ValueError(f"sample {sample.id!r} asks for temperature {view.temperature:g}, the run samples "
-                         f"and scores at {temperature:g}: set config.temperature, or leave it out there")
+        raise ConfigError(f"sample {sample.id!r} asks for temperature {view.temperature:g}, the run samples "
+                          f"and scores at {temperature:g}: set config.temperature, or leave it out there")
 
 
 def member_keys(keys: Sequence[int], n: int | None) -> list[int]:
@@ -226,6 +239,4 @@ def member_keys(keys: Sequence[int], n: int | None) -> list[int]:
 
 def derived(key: int, again: int, attempt: int) -> int:
     """The key of a repeated rollout: other noise than the first time, the same in every run."""
-    if (again, attempt) == (0, 0):
-        return key
-    return int.from_bytes(blake2b(f"{key},{again},{attempt}".encode(), digest_size=8).digest(), "big") >> 1
+    return key if (again, attempt) == (0, 0) else row_key(key, again, attempt)

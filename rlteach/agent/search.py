@@ -7,7 +7,6 @@ The index is SQLite's FTS5 with the trigram tokenizer: it finds any part of a wo
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import threading
 from functools import lru_cache
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rlteach.config import data_path
+from rlteach.data import DataError, read_jsonl
 
 CORPUS = "search/corpus.jsonl"
 LONGEST_QUERY = 100  # characters; what is longer is cut, as the cloud's tool does
@@ -133,26 +133,15 @@ def cut(text: str, wanted: str) -> str:
 def read_pages(corpus: str | Path) -> list[tuple[str, str]]:
     """(title, text) of every line; SearchError names file and line of what is wrong."""
     path = Path(corpus) if Path(corpus).exists() else data_path(str(corpus))
+    if not path.is_file():
+        raise SearchError(f"the search corpus {path} cannot be read (there is no such file): "
+                          "make it with scripts/build_search.py, or name another file")
+    pages = []
     try:
-        lines = path.read_bytes().decode("utf-8-sig").split("\n")
-    except OSError as error:
-        raise SearchError(f"the search corpus {path} cannot be read ({error.strerror}): "
-                          "make it with scripts/build_search.py, or name another file") from None
-    except UnicodeDecodeError as error:
-        raise SearchError(f"{path}: byte {error.start} is not UTF-8: save the file as UTF-8") from None
-    pages = [read_page(f"{path}:{number}", line) for number, line in enumerate(lines, 1) if line.strip()]
-    if not pages:
-        raise SearchError(f'{path} holds no page: write one {{"title": ..., "text": ...}} a line')
+        for at, entry in read_jsonl(path, "page"):
+            if not all(isinstance(entry.get(name), str) for name in ("title", "text")):
+                raise SearchError(f'{at}: no page: write one object {{"title": text, "text": text}} a line')
+            pages.append((entry["title"], entry["text"]))
+    except DataError as error:
+        raise SearchError(str(error)) from None
     return pages
-
-
-def read_page(at: str, line: str) -> tuple[str, str]:
-    """(title, text) of one line; `at` (file:line) stands in every complaint."""
-    try:
-        entry = json.loads(line)
-        title, text = entry["title"], entry["text"]
-        (title + text).encode()  # half a character (a lone surrogate) cannot be stored
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise SearchError(f'{at}: no page ({type(error).__name__}: {error}): write one object '
-                          '{"title": text, "text": text} a line') from None
-    return title, text

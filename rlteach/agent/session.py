@@ -23,8 +23,9 @@ from rlteach.agent.record import Record, Turn
 from rlteach.agent.template import check_template, offers_tools
 from rlteach.agent.types import ChatCompletionSample
 from rlteach.config import Config
+from rlteach.policy.chat import control_tokens
 from rlteach.policy.decode import EngineError, Row, RowParams
-from rlteach.policy.engine import Engine
+from rlteach.policy.engine import Engine, row_key
 from rlteach.types import Message, Trajectory
 
 
@@ -60,7 +61,7 @@ class PolicySide:
         self.engine, self.name = engine, name
         check_template(engine.tokenizer, name, engine.policy.config.system_prompt)
         self.offers_tools = offers_tools(engine.tokenizer)
-        self.control = [t.content for t in engine.tokenizer.added_tokens_decoder.values() if t.special]
+        self.control = control_tokens(engine.tokenizer)
         longest = max(map(len, engine.tokenizer.get_vocab()))
         self.characters = None if engine.limit is None else engine.limit * longest
 
@@ -172,7 +173,8 @@ class Session:
             self._note(cut)
         s = self.sampling
         params = RowParams(room, s.temperature, s.top_p, s.top_k, keep_support=True)
-        (row,) = engine.submit(prompt, params, noise(self.key, self._calls))
+        # another seed for each answer of a rollout, the same in each run
+        (row,) = engine.submit(prompt, params, row_key(self.key, self._calls))
         self._rows.append(row)
         return _Pending(self._calls, record, prompt, row)
 
@@ -229,8 +231,3 @@ class Session:
     def _refuse_when_closed(self) -> None:
         if self.closed is not None:
             raise SessionClosedError(f"this rollout's proxy answers no more: {self.closed}")
-
-
-def noise(key: int, call: int) -> int:
-    """The seed of the call-th answer of a rollout: another one each time, the same in each run."""
-    return int.from_bytes(blake2b(f"{key},{call}".encode(), digest_size=8).digest(), "big") >> 1

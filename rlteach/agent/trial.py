@@ -9,7 +9,6 @@ sample's sampling parameters, and keeps messages in place of token ids.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import time
 from collections import Counter
@@ -31,13 +30,13 @@ from rlteach.agent.proxy import (
 )
 from rlteach.agent.rollouts import read_result
 from rlteach.agent.types import (
-    SAMPLING,
     ChatCompletionMessage,
     ChatCompletionSample,
     PluginContext,
     PluginStatus,
     Trajectory,
 )
+from rlteach.data import DataError, load_samples
 
 
 class TrialError(ValueError):
@@ -192,32 +191,15 @@ async def _one(caller: Caller, context: PluginContext, sample: ChatCompletionSam
 
 
 def read_samples(path: str | Path) -> list[ChatCompletionSample]:
-    """Samples of a JSONL file: {"messages": [...], "extra": {...}, ...}, or question and gold_answer.
+    """Samples of a JSONL file, as rlteach.load_samples reads it and a plug-in sees them.
 
     Raises:
         TrialError: the file or a line of it cannot be used.
     """
-    out = []
     try:
-        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise TrialError(f"{path}: cannot be read ({error})") from None
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            try:
-                entry = json.loads(line)
-                if "messages" not in entry:
-                    own = {name: entry.pop(name) for name in (*SAMPLING, "tools") if name in entry}
-                    entry = {"messages": [{"role": "user", "content": entry["question"]}],
-                             "extra": {"answer": entry["gold_answer"], **entry}, **own}
-                out.append(ChatCompletionSample(**entry))
-            except (ValueError, TypeError, KeyError) as error:
-                why = " ".join(str(error).split())[:200]
-                raise TrialError(f"{path}:{number}: no sample ({why}): a line needs messages, or question "
-                                 "and gold_answer") from None
-    if not out:
-        raise TrialError(f"{path} holds no line: write one JSON object a line")
-    return out
+        return [ChatCompletionSample.of(sample) for sample in load_samples(path)]
+    except DataError as error:
+        raise TrialError(str(error)) from None
 
 
 def _entry(value: Any) -> dict[str, Any]:

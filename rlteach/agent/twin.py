@@ -12,9 +12,8 @@ import copy
 
 import torch
 
+from rlteach.policy.engine import wants_double
 from rlteach.policy.policy import Policy
-
-SMALL = 10_000_000  # parameters; above it the copy would cost more than it is worth
 
 
 class Twin:
@@ -23,8 +22,7 @@ class Twin:
     def __init__(self, original: Policy) -> None:
         self.original, self.policy = original, original
         network = original.model
-        small = sum(weight.numel() for weight in network.parameters()) <= SMALL
-        if small and network.device.type == "cpu" and network.dtype == torch.float32:
+        if wants_double(network):
             double = copy.deepcopy(network).double().requires_grad_(False)
             self.policy = Policy(double, original.tokenizer, config=original.config)
             self.sync()

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from rlteach.data import SAMPLING
 from rlteach.types import Message, Sample
 from rlteach.types import Trajectory as TokenTrajectory
 
@@ -21,7 +22,6 @@ SIZES = {f"CPU{cores}MEM{cores * each}": f"CPU{cores}MEM{cores * each}"
          for cores in (1, 2, 4, 8, 16) for each in (2, 4, 8)}
 PluginInstance = Enum("PluginInstance", SIZES)  # what the cloud rents: checked here, without effect
 SPAN = "rollout_span"  # key of a trajectory's extra: the id of its span, for the grade's span to name
-SAMPLING = ("n", "max_new_tokens", "temperature", "top_p", "top_k")  # what a sample may ask for itself
 
 
 class PluginStatus(Enum):

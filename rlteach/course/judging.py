@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
+from rlteach.judger.verdicts import VERDICTS
+
 SEVERAL_SAID = "several"
-VERDICTS = {"en": {"correct": "correct", "incorrect": "incorrect"},
-            "zh": {"correct": "正确", "incorrect": "错误"}}
 # says, beside, beside the next gold, equal, unequal, no number, several numbers
 RATIONALE = {
     "en": ("the answer says ", "; beside gold:", "; beside other gold:", " same", " differ",
@@ -49,15 +49,11 @@ class Pair:
     says: str | None
 
 
-def request(question: str, gold: Sequence[str], candidate: str) -> str:
-    """The user message of the judge's request: one JSON object, nothing else."""
-    return json.dumps({"question": question, "gold": list(gold), "candidate": candidate}, ensure_ascii=False)
-
-
 def reply(pair: Pair, language: str) -> str:
     """What tiny-judge should write about this pair when its rubric is in `language` (en, zh)."""
+    right, wrong = VERDICTS[language]
     return json.dumps({"rationale": rationale(pair.says, pair.gold, language),
-                       "judgement": VERDICTS[language][pair.label]}, ensure_ascii=False)
+                       "judgement": right if pair.label == "correct" else wrong}, ensure_ascii=False)
 
 
 def rationale(says: str | None, gold: Sequence[str], language: str) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
-from rlteach.judger.function import as_judger
+from rlteach.judger.function import DISCARD, as_judger, is_discarded
 from rlteach.types import Group, Judgement, Judger, Sample
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -150,6 +150,8 @@ def _weighted(row: Sequence[Judgement], weights: Sequence[float]) -> Judgement:
     more = {"attempts": max(j.attempts for j in row), "seconds": sum(j.seconds for j in row)}
     source = row[0].source if len({j.source for j in row}) == 1 else "plugin"
     scores = [j.score for j in row if j.score is not None]
+    if any(map(is_discarded, row)):
+        return Judgement(None, "unscorable", reason, "plugin", raw=DISCARD, **more)
     if len(scores) < len(row):
         return Judgement(None, "unscorable", reason, source, **more)
     score = sum(w * s for w, s in zip(weights, scores, strict=True)) / sum(weights)

@@ -9,6 +9,7 @@ judger/reading.py reads them, judger/exact.py compares them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rlteach.judger.quantity import Based, Number
@@ -57,6 +58,17 @@ class Named:
 
 
 Form = Number | Based | Word | Limit | Opaque | Items | Named
+
+
+def leaves(form: Form) -> Iterator[Form]:
+    """What an answer is made of, without the Named and Items around it; an empty Items is a leaf itself."""
+    if isinstance(form, Named):
+        yield from leaves(form.item)
+    elif isinstance(form, Items) and form.items:
+        for item in form.items:
+            yield from leaves(item)
+    else:
+        yield form
 
 
 def is_interval(form: Form) -> bool:

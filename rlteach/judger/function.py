@@ -12,6 +12,7 @@ from typing import Any
 from rlteach.types import Group, Judgement, Judger, Sample, Trajectory
 
 Score = float | bool | None
+DISCARD = "DISCARD"  # Judgement.raw of each member of a sample that a grader drops (agent/graders.py)
 
 
 class FunctionJudger:
@@ -47,6 +48,11 @@ def to_judgement(score: Score, name: str, sample_id: str) -> Judgement:
         raise ValueError(f"{name} returned {score!r} for {sample_id!r}: a score is a number "
                          "from 0 to 1, or None when it cannot be judged")
     return Judgement(float(score), "correct" if score >= 1 else "incorrect", f"by {name}", "plugin")
+
+
+def is_discarded(judgement: Judgement) -> bool:
+    """Did a grader plug-in drop the whole sample?"""
+    return judgement.score is None and judgement.source == "plugin" and judgement.raw == DISCARD
 
 
 def name_of(function: Callable[..., Any]) -> str:

@@ -18,7 +18,7 @@ from unicodedata import category
 from rlteach.judger.answers import last_box
 from rlteach.judger.arithmetic import NoValueError, TooLargeError
 from rlteach.judger.exact import Verdict, same
-from rlteach.judger.forms import Based, Form, Items, Named, Number, Opaque, Word, squeezed
+from rlteach.judger.forms import Based, Form, Items, Named, Number, Opaque, Word, leaves, squeezed
 from rlteach.judger.guards import LONGEST, is_code, too_heavy
 from rlteach.judger.notation import plain
 from rlteach.judger.reading import read
@@ -144,38 +144,23 @@ def read_gold(gold: str) -> Form | None:
 
 
 def readable(form: Form) -> bool:
-    if isinstance(form, Items):
-        return all(readable(item) for item in form.items)
-    if isinstance(form, Named):
-        return readable(form.item)
-    return not isinstance(form, Opaque) or (not form.prose and any(c.isalnum() for c in form.text))
+    return all(not isinstance(leaf, Opaque) or (not leaf.prose and any(c.isalnum() for c in leaf.text))
+               for leaf in leaves(form))
 
 
 def numbers_only(form: Form) -> bool:
     """A number, or numbers in a list, set, tuple."""
-    if isinstance(form, Items):
-        return bool(form.items) and all(numbers_only(item) for item in form.items)
-    if isinstance(form, Named):
-        return numbers_only(form.item)
-    return isinstance(form, Number | Based)
+    return all(isinstance(leaf, Number | Based) for leaf in leaves(form))
 
 
 def unworked(form: Form) -> bool:
     """Whether arithmetic was left standing in some number."""
-    if isinstance(form, Items):
-        return any(unworked(item) for item in form.items)
-    if isinstance(form, Named):
-        return unworked(form.item)
-    return isinstance(form, Number) and not form.worked
+    return any(isinstance(leaf, Number) and not leaf.worked for leaf in leaves(form))
 
 
 def opaque(form: Form) -> bool:
-    """Whether some part is left to the symbolic check, and none is running text."""
-    if isinstance(form, Items):
-        return any(opaque(item) for item in form.items)
-    if isinstance(form, Named):
-        return opaque(form.item)
-    return isinstance(form, Opaque) and not form.prose
+    """Whether some part is left to the symbolic check (running text never is)."""
+    return any(isinstance(leaf, Opaque) and not leaf.prose for leaf in leaves(form))
 
 
 def has_word(text: str, word: str) -> bool:
@@ -202,5 +187,3 @@ def incorrect(reason: str) -> Judgement:
 
 def unscorable(reason: str) -> Judgement:
     return Judgement(None, "unscorable", " ".join(reason.split())[:500])
-
-

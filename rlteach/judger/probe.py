@@ -57,10 +57,13 @@ async def _said(client: JudgeClient, host: Host) -> str | None:
     try:
         await client.models(host, min(5.0, client.limits.timeout))
     except RequestError as failed:
-        # a server without a list of models is alive, and so is one whose list has another form
-        return None if "HTTP 404" in failed.tried.reason or "list of models" in failed.tried.reason else (
-            failed.tried.reason)
+        return None if _lists_none(failed.tried) else failed.tried.reason
     return None
+
+
+def _lists_none(tried: Try) -> bool:
+    """A server without a list of models is alive, and so is one whose list has another form."""
+    return "HTTP 404" in tried.reason or "list of models" in tried.reason
 
 
 async def probe(client: JudgeClient) -> list[Capabilities]:
@@ -94,7 +97,7 @@ async def _served(client: JudgeClient, host: Host) -> list[str]:
             return await client.models(host, max(0.1, until - time.monotonic()))
         except RequestError as failed:
             tried = failed.tried
-        if "HTTP 404" in tried.reason or "list of models" in tried.reason:
+        if _lists_none(tried):
             return []
         refused = any(word in tried.reason for word in ("Refused", "refused", "gaierror"))
         pause = max(0.2, tried.wait)

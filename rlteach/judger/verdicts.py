@@ -51,6 +51,11 @@ _REPAIR = {"en": "Your last reply could not be read. Keep exactly to the format.
            "zh": "你上一次的回复无法读取，请严格遵守格式。"}
 
 
+def request(question: str, gold: Sequence[str], candidate: str) -> str:
+    """The user message of a judge's request: one JSON object, nothing else."""
+    return json.dumps({"question": question, "gold": list(gold), "candidate": candidate}, ensure_ascii=False)
+
+
 class NoVerdictError(Exception):
     """The judge answered, and what it said is not exactly one verdict."""
 
@@ -83,9 +88,8 @@ class Rubric:
         """System: the rubric and the format of the reply. User: exactly one JSON object."""
         parts = [self.text, _FORMAT[self.language][0 if schema else 1]]
         parts += [_REPAIR[self.language]] if repair else []
-        data = {"question": question, "gold": list(gold), "candidate": candidate}
         return [{"role": "system", "content": "\n".join(parts)},
-                {"role": "user", "content": json.dumps(data, ensure_ascii=False)}]
+                {"role": "user", "content": request(question, gold, candidate)}]
 
     @property
     def response_format(self) -> dict[str, Any]:

@@ -31,6 +31,11 @@ def encode_chat(
     return encode_pieces(tokenizer, pieces)
 
 
+def control_tokens(tokenizer: Any) -> list[str]:
+    """The texts of the tokenizer's control tokens, such as "<|im_end|>"."""
+    return [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
+
+
 def chat_text(
     tokenizer: Any,
     messages: Sequence[Message],
@@ -47,7 +52,7 @@ def chat_text(
     turns = [(message, i in gaps) for i, message in enumerate(messages)]
     if system_prompt is not None and not any(m.role == "system" for m in messages):
         turns.insert(0, (Message("system", system_prompt), False))
-    control = [t.content for t in tokenizer.added_tokens_decoder.values() if t.special]
+    control = control_tokens(tokenizer)
     if any("\ud800" <= sign <= "\udfff" for m, _ in turns for sign in m.content):
         raise ConfigError("a message holds half a character (a lone surrogate): write it as UTF-8 text")
     dicts, typed, left_out = [], {}, []

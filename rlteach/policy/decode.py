@@ -22,8 +22,8 @@ from transformers.cache_utils import DynamicLayer
 
 from rlteach.policy.detokenize import cut_at_stop, text_of
 from rlteach.policy.grammar import forbid
-from rlteach.policy.sampler import forward, noise_of, prefill
-from rlteach.policy.truncation import truncate
+from rlteach.policy.sampler import draw, forward, noise_of, prefill
+from rlteach.policy.truncation import ids_left, truncate
 
 COLDEST = 1e-3  # below it the division overflows; the most likely token has all the mass long before
 
@@ -188,14 +188,12 @@ class Batch:
         return logits.log_softmax(-1)
 
     def _draw(self, logprobs: Tensor) -> Tensor:
-        """The most likely token, or the inverse of the cumulative distribution at the row's noise. [N]"""
+        """The most likely token of greedy rows; of the others the one that their noise draws. [N]"""
         best = logprobs.argmax(-1) if self.any_greedy else None
         if self.all_greedy:
             return best
         uniform = torch.tensor([row.noise[len(row.ids)] for row in self.rows], dtype=torch.float64)
-        cdf = logprobs.double().exp().cumsum(-1)
-        at = torch.searchsorted(cdf, uniform.to(cdf.device)[:, None] * cdf[:, -1:], right=True)[:, 0]
-        drawn = at.clamp(max=logprobs.shape[-1] - 1)
+        drawn = draw(logprobs, uniform.to(logprobs.device))
         return drawn if best is None else torch.where(self.greedy, best, drawn)
 
     def _record_top(self, logprobs: Tensor) -> None:
@@ -209,11 +207,10 @@ class Batch:
             pairs = zip(ids[:count], found[:count], strict=True)
             self.rows[i].top.append([(t, v) for t, v in pairs if v > float("-inf")])
 
-
     def _record_support(self, logprobs: Tensor) -> None:
         for i, row in enumerate(self.rows):
             if row.params.keep_support and row.params.cut != (0, 1.0):
-                row.support.append(tuple(logprobs[i].isfinite().nonzero()[:, 0].tolist()))
+                row.support.append(ids_left(logprobs[i]))
 
 
 def _wide(states: Tensor, length: int) -> Tensor:

@@ -51,6 +51,13 @@ def resolve(name: str) -> str:
     return str(path)
 
 
+def run_config(name: str) -> Config | None:
+    """The config that a run directory was made with; None where `name` is no run."""
+    folder = Path(name).expanduser()
+    is_run = (folder / "config.json").is_file() and (folder / "checkpoints").is_dir()
+    return Config.load(str(folder / "config.json")) if is_run else None
+
+
 def _best_of_run(run: Path) -> Path:
     best = run / "checkpoints" / "best"
     if not (best / "config.json").is_file():
@@ -92,8 +99,9 @@ def load_model(name: str, config: Config) -> tuple[torch.nn.Module, Any]:
 def load_tokenizer(folder: str) -> Any:
     """The tokenizer as the folder describes it.
 
-    AutoTokenizer takes the class of the model's family even where the folder names the plain one,
-    and that class brings its own rules for cutting text: tiny-math was not trained on those.
+    For some families (Qwen2 is one) AutoTokenizer takes the family's own class even where the folder
+    names the plain one, and that class cuts and normalises text by its own rules. The embedded models
+    are of another family: for them AutoTokenizer gives the same.
     """
     file = Path(folder) / "tokenizer_config.json"
     named = json.loads(file.read_text(encoding="utf-8")).get("tokenizer_class") if file.is_file() else None

@@ -84,7 +84,7 @@ def _decode(
     row = torch.arange(len(rows), device=device)  # which answer each line of the cache belongs to
     for t in range(limit):
         logp = distribution(logits, params)
-        chosen = _draw(logp, noise[row.cpu(), t].to(device), params.temperature)
+        chosen = draw(logp, noise[row.cpu(), t].to(device)) if params.temperature else logp.argmax(-1)
         ids[row, t] = chosen
         if params.temperature:
             logprobs[row, t] = logp.gather(-1, chosen[:, None])[:, 0]
@@ -113,10 +113,8 @@ def distribution(logits: Tensor, params: SamplingParams) -> Tensor:
     return truncate(logits, params.top_k, params.top_p).log_softmax(-1)
 
 
-def _draw(logprobs: Tensor, uniform: Tensor, temperature: float) -> Tensor:
+def draw(logprobs: Tensor, uniform: Tensor) -> Tensor:
     """Inverse of the cumulative distribution at one uniform number a row. [N, V], [N] -> [N]"""
-    if not temperature:
-        return logprobs.argmax(-1)
     cdf = logprobs.double().exp().cumsum(-1)
     at = torch.searchsorted(cdf, uniform[:, None] * cdf[:, -1:], right=True)
     return at[:, 0].clamp(max=logprobs.shape[-1] - 1)

@@ -26,11 +26,16 @@ def truncate(logits: Tensor, top_k: int, top_p: float) -> Tensor:
     return logits
 
 
+def ids_left(logprobs: Tensor) -> tuple[int, ...]:
+    """The ids that were not cut at one position. [V]"""
+    return tuple(logprobs.isfinite().nonzero()[:, 0].tolist())
+
+
 def record_support(supports: Supports, row: Tensor, logprobs: Tensor, running: Tensor) -> None:
     """Append the ids that are left at this position to each answer that is still running."""
     for line, (answer, on) in enumerate(zip(row.tolist(), running.tolist(), strict=True)):
         if on:
-            supports[answer].append(tuple(logprobs[line].isfinite().nonzero()[:, 0].tolist()))
+            supports[answer].append(ids_left(logprobs[line]))
 
 
 def support_tensor(

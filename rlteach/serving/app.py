@@ -102,7 +102,8 @@ def as_wire_error(error: Exception) -> WireError:
     if isinstance(error, WireError):
         return error
     if isinstance(error, EngineError):
-        return WireError(str(error), str(error).split(":")[0])
+        code = "context_length_exceeded" if "positions" in str(error) else None
+        return WireError(str(error), str(error).split(":")[0], code=code)
     if isinstance(error, EngineFullError):
         return WireError(str(error), status=429, code="queue_full")
     if isinstance(error, EngineClosedError):

@@ -7,7 +7,8 @@ import secrets
 from collections.abc import AsyncIterator
 from typing import Any
 
-from rlteach.policy.decode import EngineError, Row, RowParams
+from rlteach.policy.chat import control_tokens
+from rlteach.policy.decode import Row, RowParams
 from rlteach.policy.detokenize import settled, text_of
 from rlteach.policy.engine import Engine
 from rlteach.policy.grammar import GrammarError
@@ -39,8 +40,6 @@ class EngineBackend:
         rows = self._submit(request) if request.brief else await asyncio.to_thread(self._submit, request)
         try:
             await asyncio.gather(*(asyncio.wrap_future(row.done) for row in rows))
-        except EngineError as error:
-            raise WireError(str(error), "response_format") from None
         finally:
             self.engine.cancel(rows)
         return self._body(request, rows)
@@ -53,7 +52,7 @@ class EngineBackend:
 
     def _submit(self, request: ChatRequest, watch: Any = None) -> list[Row]:
         engine, tools = self.engine, request.offered
-        control = [t.content for t in engine.tokenizer.added_tokens_decoder.values() if t.special]
+        control = control_tokens(engine.tokenizer)
         if tools:
             check_template(engine.template, self.model)
             refuse_control_tokens("tools", tools, control)
@@ -70,9 +69,6 @@ class EngineBackend:
             seed = secrets.randbits(62) if request.seed is None else request.seed
             return engine.submit(prompt, params, seed, request.n or 1,
                                  schema=request.schema_wanted, watch=watch)
-        except EngineError as error:
-            code = "context_length_exceeded" if "positions" in str(error) else None
-            raise WireError(str(error), str(error).split(":")[0], code=code) from None
         except GrammarError as error:
             raise WireError(f"response_format: {error}", "response_format") from None
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from email.utils import formatdate
 from typing import Any
 
+from rlteach.judger.verdicts import VERDICTS
+
 # what happens to the connection
 TRANSPORT = ("refuse", "reset", "reset_body", "silent", "late", "drip", "duplicate", "swapped")
-_VERDICTS = {"en": ("correct", "incorrect"), "zh": ("正确", "错误")}
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Asked:
                    body.get("response_format") is not None, bool(oracle(question, gold, candidate)))
 
     def label(self, verdict: bool | None = None) -> str:
-        right, wrong = _VERDICTS[self.language]
+        right, wrong = VERDICTS[self.language]
         return right if (self.verdict if verdict is None else verdict) else wrong
 
 

@@ -5,21 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from rlteach.config import Config
 from rlteach.policy.chat import encode_chat
-from rlteach.policy.engine import Engine
+from rlteach.policy.engine import Engine, wants_double
 from rlteach.policy.policy import Policy
-from rlteach.policy.registry import ModelError, embedded_models, load_model
+from rlteach.policy.registry import ModelError, embedded_models, load_model, run_config
 from rlteach.serving.app import Backend
 from rlteach.serving.backend import EngineBackend
 from rlteach.types import Message
-
-# Float32 rounds a row differently in another company: 1e-5 in some log-probabilities of tiny-math, and
-# now and then another token. Models of this many parameters are served in float64, which costs a
-# fifth of the speed and gives every row the same answer in any batch.
-TINY = 10_000_000
 
 
 def load_backend(model: Any, *, name: str | None = None, device: str | None = None) -> Backend:
@@ -47,15 +40,14 @@ def served_name(model: str) -> str:
 
 def load_policy(model: str, device: str | None = None) -> Policy:
     """The policy with a run's own config, or with the tokens that end answers as the model has them."""
-    folder = Path(model).expanduser()
-    is_run = (folder / "config.json").is_file() and (folder / "checkpoints").is_dir()
-    config = Config.load(str(folder / "config.json")) if is_run else Config()
+    of_run = run_config(model)
+    config = of_run or Config()
     if device is not None:
         config = config.replace(device=device)
     network, tokenizer = load_model(model, config)
-    if network.device.type == "cpu" and network.dtype == torch.float32 and network.num_parameters() <= TINY:
+    if wants_double(network):
         network = network.double()
-    if not is_run:
+    if of_run is None:
         config = config.replace(stop_tokens=end_tokens(network, tokenizer, model))
     policy = Policy(network, tokenizer, config=config)
     encode_chat(tokenizer, [Message("user", "?")])  # a template that fails shall fail here

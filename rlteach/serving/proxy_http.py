@@ -8,7 +8,6 @@ whose rollout has ended, gets 401.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 from collections.abc import Callable
@@ -16,7 +15,6 @@ from contextlib import suppress
 from functools import cache
 from typing import Any
 
-from pydantic_core import from_json
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -27,12 +25,11 @@ from rlteach.agent.calls import CallError
 from rlteach.agent.rollouts import PluginRollout
 from rlteach.agent.session import Session, SessionClosedError
 from rlteach.agent.tracing import Tracer
-from rlteach.policy.decode import EngineError
 from rlteach.policy.policy import Policy
 from rlteach.serving.app import GONE, Limits, as_wire_error, unless_gone, wrong_path
 from rlteach.serving.guard import LOOPBACK, hostname, read_body, refuse
 from rlteach.serving.server import AppThread
-from rlteach.serving.wire import WireError
+from rlteach.serving.wire import WireError, read_object
 
 
 def plugin_rollout(function: Callable[..., Any], policy: Policy | None = None, *,
@@ -65,8 +62,7 @@ class ProxyFace:
         with self._lock:
             if self._server is None:
                 self._server = AppThread(self._app(), "127.0.0.1", 0, "rlteach-proxy")
-                for name in ("NO_PROXY", "no_proxy"):
-                    _add_loopback(name)
+                reach_loopback()
             return f"http://127.0.0.1:{self._server.port}/v1"
 
     def add(self, session: Session) -> None:
@@ -114,38 +110,23 @@ class ProxyFace:
         try:
             session = self._session(request)
             body = await read_body(request, limit=self.limits.body_bytes, seconds=self.limits.body_seconds)
-            answer = await unless_gone(request, session.acomplete(fields_of(body)))
+            answer = await unless_gone(request, session.acomplete(read_object(body)))
             return GONE if answer is None else JSONResponse(answer)
         except ClientDisconnect:
             return GONE
-        except asyncio.CancelledError:
-            raise
         except CallError as error:
             return refuse(WireError(str(error), error.param, code=error.code))
-        except EngineError as error:
-            code = "context_length_exceeded" if "positions" in str(error) else None
-            return refuse(WireError(str(error), str(error).split(":")[0], code=code))
         except SessionClosedError as error:
             return refuse(WireError(str(error), status=401, code="rollout_ended"))
         except Exception as error:
             return refuse(as_wire_error(error))
 
 
-def fields_of(body: bytes) -> dict[str, Any]:
-    """The request's fields. Raises WireError when the body is no JSON object."""
-    try:
-        raw = from_json(body, allow_inf_nan=False)
-    except ValueError as error:
-        raise WireError(f"the body is not JSON in UTF-8 ({error})") from None
-    if not isinstance(raw, dict):
-        raise WireError("the body has to be a JSON object")
-    return raw
-
-
-def _add_loopback(name: str) -> None:
+def reach_loopback() -> None:
     """Clients that plug-ins make obey HTTP_PROXY; a proxy cannot reach this machine's own loopback."""
-    known = [part for part in os.environ.get(name, "").split(",") if part.strip()]
-    missing = [host for host in ("127.0.0.1", "localhost") if host not in known]
-    if missing:
-        with suppress(OSError):
-            os.environ[name] = ",".join([*known, *missing])
+    for name in ("NO_PROXY", "no_proxy"):
+        known = [part for part in os.environ.get(name, "").split(",") if part.strip()]
+        missing = [host for host in ("127.0.0.1", "localhost") if host not in known]
+        if missing:
+            with suppress(OSError):
+                os.environ[name] = ",".join([*known, *missing])

@@ -11,6 +11,7 @@ from typing import Any
 from uuid import uuid4
 
 from rlteach.agent import calls
+from rlteach.messages import parsed
 from rlteach.serving.wire import ChatMessage, WireError
 from rlteach.types import Message
 
@@ -28,7 +29,7 @@ def check_template(template: str, name: str) -> None:
 def to_message(message: ChatMessage) -> Message:
     """The form that chat templates take: arguments as an object, `developer` under its older name."""
     made = [{"id": call.id, "type": "function", "function": {
-        "name": call.function.name, "arguments": calls.parsed(call.function.arguments)}}
+        "name": call.function.name, "arguments": parsed(call.function.arguments)}}
         for call in message.tool_calls or []]
     role = "system" if message.role == "developer" else message.role
     return Message(role, message.text, tuple(made), message.tool_call_id)

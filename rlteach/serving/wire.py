@@ -165,18 +165,24 @@ class ChatRequest(_Strict):
         return {"type": "object"} if wanted.type == "json_object" else wanted.json_schema.schema_ or {}
 
 
-def read_request(body: bytes) -> ChatRequest:
-    """The request in these bytes.
-
-    Raises:
-        WireError: not JSON, an unknown field, or a value that is not possible; names the field.
-    """
+def read_object(body: bytes) -> dict[str, Any]:
+    """The fields of a JSON object. Raises WireError when the body is none."""
     try:
         raw = from_json(body, allow_inf_nan=False)
     except ValueError as error:
         raise WireError(f"the body is not JSON in UTF-8 ({error})") from None
     if not isinstance(raw, dict):
         raise WireError("the body has to be a JSON object")
+    return raw
+
+
+def read_request(body: bytes) -> ChatRequest:
+    """The request in these bytes.
+
+    Raises:
+        WireError: not JSON, an unknown field, or a value that is not possible; names the field.
+    """
+    raw = read_object(body)
     for name, neutral in NEUTRAL.items():
         value = raw.pop(name, None)
         if value is not None and value not in neutral:

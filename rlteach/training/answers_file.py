@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from rlteach.data import DataError, read_jsonl, to_sample
 from rlteach.judger.rule import RuleJudger
 from rlteach.judger.verifier import Verifier
-from rlteach.training.data import DataError, read_jsonl, to_sample
 from rlteach.types import Message, Trajectory
 
 

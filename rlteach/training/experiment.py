@@ -9,70 +9,89 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rlteach.agent.tracing import Tracer
 from rlteach.config import Config
+from rlteach.data import load_samples
 from rlteach.policy.policy import Policy, Reference
-from rlteach.policy.sampler import check_fit
+from rlteach.training import plugins
 from rlteach.training.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
-from rlteach.training.data import load_samples
 from rlteach.training.evaluate import Evaluation, evaluate
 from rlteach.training.files import new_folder, write_json
 from rlteach.training.interrupts import interrupts_held
 from rlteach.training.judges import Judges
 from rlteach.training.runlog import RunLog, machine, versions
 from rlteach.training.trainer import OrealTrainer
-from rlteach.types import Judger, StepRecord
+from rlteach.types import Judger, Sample, StepRecord
 
 
 class Experiment:
     """A trainer, its run directory and the three data splits."""
 
-    def __init__(self, log: RunLog, trainer: OrealTrainer, judges: Judges) -> None:
+    def __init__(self, log: RunLog, trainer: OrealTrainer, judges: Judges,
+                 dev: Sequence[Sample], test: Sequence[Sample]) -> None:
         self.log, self.trainer, self.judges, self.config = log, trainer, judges, log.config
-        self.dev, self.test = load_samples(self.config.dev_data), load_samples(self.config.test_data)
+        self.dev, self.test = dev, test
         self.best_dev: float | None = None
         self.logged, self.elapsed = 0, 0.0  # the last step in the log; seconds of training
         self.summary: dict[str, Any] = {
             "preset": self.config.name, "seed": self.config.seed, "state": "running"}
         judges.keep_in(log.folder)
+        plugins.trace(Tracer(log.folder / "trace.jsonl"), trainer.rollouts, judges.rewards, judges.examiner)
 
     @classmethod
     def create(cls, config: Config, folder: Path) -> Experiment:
         """Everything is loaded and checked before anything is written."""
-        judges = Judges(config)
-        trainer = build_trainer(config, judges.rewards)
-        asked = [*trainer.samples, *load_samples(config.dev_data), *load_samples(config.test_data)]
-        longest = sorted(asked, key=lambda s: -len(s.question.encode()))[:20]
-        prompts = [trainer.policy.encode(s) for s in longest]
-        check_fit(trainer.policy.model, prompts, config.max_new_tokens)
-        return cls(RunLog.create(folder, config), trainer, judges)
+        with _parts(config) as (trainer, judges, dev, test):
+            plugins.check_questions(
+                trainer.policy, trainer.samples, [*dev, *test], plugin=config.rollout is not None)
+            return cls(RunLog.create(folder, config), trainer, judges, dev, test)
 
     @classmethod
     def resume(cls, folder: Path) -> Experiment:
         """Go on from the latest checkpoint of a run (from its start when it has none)."""
         log = RunLog.open(folder)
-        judges = Judges(log.config)
-        self = cls(log, build_trainer(log.config, judges.rewards), judges)
-        checkpoint = log.latest_checkpoint()
-        if checkpoint is not None:
-            state = load_checkpoint(self.trainer, checkpoint)
-            self.elapsed = state["elapsed"]
-        self.logged = self.trainer.step_index
-        self.trainer.history = log.metrics(up_to=self.logged)
-        seen = [r.metrics["dev/accuracy"] for r in self.trainer.history if "dev/accuracy" in r.metrics]
-        self.best_dev = max((a for a in seen if a is not None), default=None)
-        self.summary |= log.summary()
-        log.note(f"resumed at step {self.trainer.step_index}")
+        with _parts(log.config) as (trainer, judges, dev, test):
+            self = cls(log, trainer, judges, dev, test)
+            checkpoint = log.latest_checkpoint()
+            if checkpoint is not None:
+                state = load_checkpoint(self.trainer, checkpoint)
+                self.elapsed = state["elapsed"]
+            self.logged = self.trainer.step_index
+            self.trainer.history = log.metrics(up_to=self.logged)
+            seen = [r.metrics["dev/accuracy"] for r in self.trainer.history if "dev/accuracy" in r.metrics]
+            self.best_dev = max((a for a in seen if a is not None), default=None)
+            self.summary |= log.summary()
+            log.note(f"resumed at step {self.trainer.step_index}")
+            return self
+
+    def close(self) -> None:
+        """Stop the threads and servers of the rollout and of the judges. May be called again; an error
+        that ends the run, and `finish`, do it, too. What was written stays."""
+        self.trainer.close()
+        self.judges.close()
+
+    def __enter__(self) -> Experiment:
         return self
 
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _measure(self, policy: Policy, samples: Sequence[Sample]) -> Evaluation:
+        """The way config.rollout and config.eval_greedy say, by the examiner."""
+        c = self.config
+        rollout = None if c.rollout is None else self.trainer.rollouts
+        return evaluate(policy, self.judges.examiner, samples, greedy=c.eval_greedy, rollout=rollout)
+
     def measure_before(self) -> Evaluation:
-        """Test accuracy of the untrained policy (the reference's weights), greedy."""
-        policy = Policy.load(config=self.config)
-        before = evaluate(policy, self.judges.examiner, self.test)
+        """Test accuracy of the untrained policy (the reference's weights)."""
+        with _closed_after_an_error(self):
+            before = self._measure(Policy.load(config=self.config), self.test)
         self.summary["before"] = before.as_dict()
         write_json(self.log.folder / "summary.json", self.summary)
         return before
@@ -87,7 +106,7 @@ class Experiment:
         trainer, c = self.trainer, self.config
         try:
             while trainer.step_index < c.total_steps:
-                with interrupts_held(self._at_boundary):
+                with _closed_after_an_error(self), interrupts_held(self._at_boundary):
                     record = self._step(began)
                 yield record
         finally:
@@ -121,7 +140,7 @@ class Experiment:
 
     def _measure_dev(self, record: StepRecord) -> StepRecord:
         """The record with dev accuracy in its metrics; a new best is saved."""
-        found = evaluate(self.trainer.policy, self.judges.examiner, self.dev)
+        found = self._measure(self.trainer.policy, self.dev)
         record = replace(record, metrics={**record.metrics, "dev/accuracy": found.accuracy})
         self.trainer.history[-1] = record
         # of equal ones the later: it saw more, and dev cannot tell them apart
@@ -140,9 +159,12 @@ class Experiment:
         best = self.log.folder / "checkpoints" / "best"
         if not best.exists():
             self._save_best()
-        judger, history = self.judges.examiner, self.trainer.history
-        after = evaluate(Policy.load(str(best), self.config), judger, self.test)
-        last = evaluate(self.trainer.policy, judger, self.test)
+        history = self.trainer.history
+        try:
+            after = self._measure(Policy.load(str(best), self.config), self.test)
+            last = self._measure(self.trainer.policy, self.test)
+        finally:
+            self.close()
         at = [r for r in history if r.metrics.get("dev/accuracy") == self.best_dev]
         unscorable = sum(r.metrics["judge/unscorable"] for r in history) / max(len(history), 1)
         self.summary |= {
@@ -159,12 +181,33 @@ class Experiment:
 
 
 def build_trainer(config: Config, judger: Judger) -> OrealTrainer:
-    """Policy, reference and questions, as the config names them."""
+    """Policy, reference, rollout and questions, as the config names them."""
     reference = None
     if config.reference is not None:
         reference = Reference(Policy.load(config.reference, config).model, logits_chunk=config.logits_chunk)
-    policy = Policy.load(config=config)
-    return OrealTrainer(policy, judger, load_samples(config.train_data), config, reference)
+    policy, samples = Policy.load(config=config), load_samples(config.train_data)
+    rollout = None if config.rollout is None else plugins.of_config("rollout", config.rollout, "rollout")
+    return OrealTrainer(policy, judger, samples, config, reference, rollout)
+
+
+@contextmanager
+def _parts(config: Config) -> Iterator[tuple[OrealTrainer, Judges, list[Sample], list[Sample]]]:
+    """Trainer, judges, dev and test; an error in the block leaves no thread and no server behind."""
+    with ExitStack() as stack:
+        judges = stack.enter_context(closing(Judges(config)))
+        trainer = stack.enter_context(closing(build_trainer(config, judges.rewards)))
+        yield trainer, judges, load_samples(config.dev_data), load_samples(config.test_data)
+        stack.pop_all()
+
+
+@contextmanager
+def _closed_after_an_error(experiment: Experiment) -> Iterator[None]:
+    """What was interrupted can go on; what failed is resumed from its folder."""
+    try:
+        yield
+    except Exception:
+        experiment.close()
+        raise
 
 
 def checkpoint_steps(config: Config) -> int:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rlteach.config import Config
 from rlteach.judger.compose import grade_all, members, merge, submit
+from rlteach.judger.function import is_discarded
 from rlteach.judger.rule import RuleJudger
+from rlteach.training.plugins import grader_metrics, walk
 from rlteach.types import Group, Judgement, Judger, Sample
 
 LOG = logging.getLogger("rlteach")
@@ -48,7 +50,8 @@ class Grading:
         return groups
 
     def grade(self, judger: Judger, groups: Sequence[Group]) -> tuple[list[Group], dict[str, float | None]]:
-        """The groups with judgements, and the judge's own numbers for metrics.jsonl.
+        """The groups with judgements, and the judgers' own numbers for metrics.jsonl. A sample that a
+        grader discards has no group any more.
 
         Raises:
             JudgeAwayError: too many answers stayed without a verdict.
@@ -61,7 +64,12 @@ class Grading:
             self._wait(judger, cause, self.config.judge_wait - waited)
             graded = [self._again(judger, g) for g in graded]
         self.waiting = None
-        return graded, numbers(judger, graded, waited)
+        rule = RuleJudger(self.config.rule_mode)
+        notes = numbers(judger, graded, waited, rule) | grader_metrics(judger)
+        kept = [g for g in graded if not any(map(is_discarded, g.judgements or ()))]
+        if any(hasattr(part, "plugin") for part in walk(judger)):
+            notes["grader/discarded"] = float(len(graded) - len(kept))
+        return kept, notes
 
     def _again(self, judger: Judger, group: Group) -> Group:
         """Ask once more about the members that the model left without a verdict."""
@@ -113,19 +121,13 @@ def left_open(judgement: Judgement) -> bool:
     return judgement.score is None and judgement.source == "llm"
 
 
-def walk(judger: Judger) -> Iterator[Any]:
-    """The judger and all that it is made of."""
-    yield judger
-    for part in getattr(judger, "children", tuple)():
-        yield from walk(part)
-
-
-def numbers(judger: Judger, graded: Sequence[Group], waited: float) -> dict[str, float | None]:
+def numbers(judger: Judger, graded: Sequence[Group], waited: float, rule: RuleJudger
+            ) -> dict[str, float | None]:
     """What model judges did since the last call; nothing when there are none."""
     models = [part.statistics() for part in walk(judger) if hasattr(part, "statistics")]
     if not models:
         return {}
-    out: dict[str, float | None] = {"judge/waited": waited, "judge/disagreement": disagreement(graded)}
+    out: dict[str, float | None] = {"judge/waited": waited, "judge/disagreement": disagreement(graded, rule)}
     for name in models[0]:
         known = [m[name] for m in models if m[name] is not None]
         total = max if "seconds" in name else sum  # of several judges: the slowest, all questions
@@ -133,9 +135,9 @@ def numbers(judger: Judger, graded: Sequence[Group], waited: float) -> dict[str,
     return out
 
 
-def disagreement(graded: Sequence[Group]) -> float | None:
+def disagreement(graded: Sequence[Group], rule: RuleJudger) -> float | None:
     """Share of the model's verdicts that the rule contradicts, of those where the rule has one."""
-    rule, apart = RuleJudger(), []
+    apart = []
     for group in graded:
         at = [i for i, j in enumerate(group.judgements or ()) if j.source == "llm" and j.score is not None]
         for i, said in zip(at, rule.grade(members(group, at)) if at else (), strict=True):

@@ -6,14 +6,17 @@ import json
 import os
 import platform
 import time
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import rlteach
+from rlteach.agent.tracing import plain
+from rlteach.agent.types import SPAN
 from rlteach.config import Config
 from rlteach.training.files import write_json, write_text
-from rlteach.types import Group, StepRecord
+from rlteach.types import Group, Message, Sample, StepRecord, Trajectory
 
 
 class RunError(ValueError):
@@ -21,7 +24,7 @@ class RunError(ValueError):
 
 
 class RunLog:
-    """Writes RUN/; see ARCHITECTURE.md section 8 for the files."""
+    """Writes RUN/; see ARCHITECTURE.md section 10 for the files."""
 
     def __init__(self, folder: Path, config: Config) -> None:
         self.folder, self.config = folder, config
@@ -70,6 +73,9 @@ class RunLog:
                 "advantage": (group.advantages or ())[i], "kept": i in (group.kept or ()),
                 "finish_reason": t.finish_reason, "policy_version": t.policy_version,
             }
+            if SPAN in t.extra:  # a plug-in's: there may be tools between the question and the answer
+                row |= {"rollout": t.extra[SPAN], "messages": [m.as_dict() for m in after(group.sample, t)],
+                        "extra": plain({k: v for k, v in t.extra.items() if k != SPAN})}
             if self.config.debug:
                 row |= {"token_ids": t.token_ids, "action_mask": t.action_mask, "logprobs": t.logprobs}
             rows.append(row)
@@ -95,6 +101,12 @@ class RunLog:
         """The checkpoint of the highest step."""
         found = [p for p in (self.folder / "checkpoints").glob("step-*") if p.name[5:].isdigit()]
         return max(found, key=lambda p: int(p.name[5:]), default=None)
+
+
+def after(sample: Sample, trajectory: Trajectory) -> Sequence[Message]:
+    """All turns after the question; the whole conversation, when the rollout changed what came before."""
+    asked = len(sample.messages)
+    return trajectory.messages[asked if trajectory.messages[:asked] == sample.messages else 0 :]
 
 
 def whole(line: str) -> dict[str, Any] | None:

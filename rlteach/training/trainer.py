@@ -14,13 +14,14 @@ from typing import Any
 import torch
 
 from rlteach.config import Config
+from rlteach.data import balance, batch_of
 from rlteach.judger.control import control_judgements
 from rlteach.judger.function import as_judger
 from rlteach.oreal import advantage, losses, selection, token_weights
 from rlteach.policy.policy import Policy, Reference
 from rlteach.policy.token_reward_model import TokenRewardModel, build_token_reward_model, token_scores
+from rlteach.training import plugins
 from rlteach.training.batch import Batch, Member, collate
-from rlteach.training.data import balance, batch_of
 from rlteach.training.judging import Grading
 from rlteach.training.keys import noise_key
 from rlteach.training.metrics import group_metrics, warn_if_flat
@@ -38,7 +39,7 @@ class OrealTrainer:
         samples: the questions; those outside config.difficulty_bins are left out.
         config: every number of the run.
         reference: the model of the KL term; None makes policy.frozen_copy().
-        rollout: a function (policy, samples, keys) -> groups in place of plain sampling.
+        rollout: in place of plain sampling: a function with @rollout, or (policy, samples, keys) -> groups.
         token_reward_model: None makes one as config.token_reward_model says.
     """
 
@@ -58,7 +59,7 @@ class OrealTrainer:
         self.grading = Grading(self.judger, self.samples, config)
         self.reference = reference or policy.frozen_copy()
         self.token_reward_model = token_reward_model or build_token_reward_model(policy, config)
-        self._rollout = rollout or sample_groups
+        self.rollouts, self._given = plugins.as_rollout(rollout or sample_groups, policy), rollout
         self.learner = Learner(policy, self.token_reward_model, config)
         self.history: list[StepRecord] = []
         self.step_index, self._run = 0, None
@@ -73,8 +74,8 @@ class OrealTrainer:
         began = time.perf_counter()
         keys = [[self._key("sample", i, s.id, g) for g in range(self.config.group_size)]
                 for i, s in enumerate(samples)]
-        groups = self.grading.sample(self.judger, self._rollout, self.policy, samples, keys)
-        self._notes = {"seconds/rollout": time.perf_counter() - began}
+        groups = self.grading.sample(self.judger, self.rollouts, self.policy, samples, keys)
+        self._notes = {**plugins.take_metrics(self.rollouts), "seconds/rollout": time.perf_counter() - began}
         return groups
 
     def grade(self, groups: Sequence[Group]) -> list[Group]:
@@ -186,13 +187,15 @@ class OrealTrainer:
         self.start().resume().wait()
         return self
 
+    def close(self) -> None:
+        """Stop the threads that were started for a rollout plug-in; a further step starts them again."""
+        plugins.close(self.rollouts, given=self._given)
+
     def _key(self, *coordinates: object) -> int:
         return noise_key(self.config.seed, self.step_index, *coordinates)
 
 
-def sample_groups(
-    policy: Policy, samples: Sequence[Sample], keys: Sequence[Sequence[int]]
-) -> list[Group]:
+def sample_groups(policy: Policy, samples: Sequence[Sample], keys: Sequence[Sequence[int]]) -> list[Group]:
     """The default rollout: one turn, straight from the sampler."""
     answers = policy.sample(samples, keys)
     return [Group(s, t) for s, t in zip(samples, answers, strict=True)]

@@ -54,6 +54,8 @@ def describe(record: StepRecord) -> str:
         parts.append(f"dev {m['dev/accuracy']:.3f}")
     if m.get("judge/unscorable"):
         parts.append(f"unscorable {m['judge/unscorable']:.1%}")
+    if dropped := (m.get("rollout/discarded") or 0) + (m.get("grader/discarded") or 0):
+        parts.append(f"discarded {dropped:.0f}")
     if m.get("judge/calls") is not None:
         parts.append(f"judge {m['judge/calls']:.0f} calls, {m['seconds/grade']:.1f} s")
     if m.get("judge/disagreement") is not None:

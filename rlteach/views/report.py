@@ -12,14 +12,14 @@ from rlteach.training.evaluate import Evaluation
 from rlteach.types import Group
 
 
-def accuracy_table(summary: Mapping[str, Any]) -> Table:
+def accuracy_table(summary: Mapping[str, Any], how: str = "greedy") -> Table:
     """Test accuracy before, after (best on dev) and at the last step, with 95 % intervals."""
     columns = [
         ("before", summary["before"]),
         (f"after (step {summary['best_step']}, best on dev)", summary["after"]),
         (f"last step ({summary['steps']})", summary["last_step"]),
     ]
-    table = Table(title=f"greedy accuracy on {summary['before']['n']} test questions")
+    table = Table(title=f"{how} accuracy on {summary['before']['n']} test questions")
     table.add_column("")
     for name, _ in columns:
         table.add_column(name, justify="right")
@@ -29,6 +29,20 @@ def accuracy_table(summary: Mapping[str, Any]) -> Table:
         table.add_row(f"{level} digits" if level.isdigit() else level, *cells)
     if any(e["unscorable"] for _, e in columns):
         table.add_row("unscorable", *(str(e["unscorable"]) for _, e in columns))
+    return table
+
+
+def evaluation_table(found: Evaluation, title: str) -> Table:
+    """Accuracy, in all and by level, pass@k, and what nobody could judge."""
+    table = Table(title=title)
+    table.add_column("")
+    table.add_column("accuracy", justify="right")
+    table.add_row("all", share(found.accuracy, found.ci95))
+    for level, value in found.by_level.items():
+        table.add_row(f"level {level}", share(value))
+    if found.k > 1:
+        table.add_row(f"pass@{found.k}", share(found.pass_at_k))
+    table.add_row("unscorable answers", str(found.unscorable))
     return table
 
 
@@ -43,7 +57,7 @@ def share(value: float | None, interval: Sequence[float] | None = None) -> str:
 def transcripts(before: Evaluation, after: Evaluation, count: int = 3) -> Table:
     """Questions of different levels, answered by both; those that were mended come first."""
     pairs = list(zip(before.groups, after.groups, strict=True))
-    pairs.sort(key=lambda p: (not (p[1].scores[0] or 0) > (p[0].scores[0] or 0)))  # stable: mended first
+    pairs.sort(key=lambda p: not _score(p[1]) > _score(p[0]))  # stable: mended first
     chosen: list[tuple[Group, Group]] = []
     for pair in pairs:
         levels = [c[0].sample.extra.get("level") for c in chosen]
@@ -58,7 +72,13 @@ def transcripts(before: Evaluation, after: Evaluation, count: int = 3) -> Table:
     return table
 
 
+def _score(group: Group) -> float:
+    return (group.scores[0] or 0.0) if group.scores else 0.0
+
+
 def _answer(group: Group) -> Text:
+    if not group.trajectories:
+        return Text("discarded by the rollout", style="red")
     right = group.scores[0] is not None and group.scores[0] >= 1
     mark = "right" if right else group.judgements[0].status
     text = Text(group.trajectories[0].response + "\n")

@@ -9,11 +9,15 @@ import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
+
+from rlteach.data import DataError, read_jsonl
 
 Span = Mapping[str, Any]
 WIDTH = 400  # characters of a message that are shown
@@ -31,47 +35,52 @@ def read_trace(path: str | Path) -> list[dict[str, Any]]:
     """
     file = Path(path)
     file = file / "trace.jsonl" if file.is_dir() else file
+    if not file.is_file():
+        raise TraceError(f"{file}: there is no trace; runs of plug-ins write one")
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        raise TraceError(f"{file}: there is no trace; runs of plug-ins write one") from None
-    spans = []
-    for number, line in enumerate(lines, 1):
-        try:
-            spans.append(json.loads(line))
-        except ValueError:
-            if number < len(lines):
-                raise TraceError(f"{file}:{number}: not a JSON object: the file is damaged") from None
+        spans = [span for _, span in read_jsonl(file, cut_off=True)]
+    except DataError as error:
+        raise TraceError(str(error)) from None
     return sorted(spans, key=lambda span: span["start"])
 
 
-def rollout_table(spans: Sequence[Span]) -> Table:
-    """One line a rollout: sample, member, attempt, status, reward, turns, milliseconds."""
-    table = Table(title=f"{sum(s['kind'] == 'rollout' for s in spans)} rollouts")
-    for name in ("", "sample", "member", "attempt", "status", "reward", "turns", "ms"):
-        table.add_column(name, justify="left" if name in ("sample", "status") else "right")
+def rollout_table(spans: Sequence[Span], limit: int | None = None) -> Table:
+    """One line a rollout: sample, member, phase, attempt, status, reward, turns, milliseconds.
+
+    limit: only the last ones; they keep their numbers.
+    """
+    found = list(enumerate(span for span in spans if span["kind"] == "rollout"))
+    shown = found if limit is None else found[max(len(found) - limit, 0) :]
+    which = "" if len(shown) == len(found) else f"the last {len(shown)} of "
+    table = Table(title=f"{which}{len(found)} rollouts")
+    for name in ("", "id", "sample", "member", "phase", "attempt", "status", "reward", "turns", "ms"):
+        table.add_column(name, justify="left" if name in ("id", "sample", "phase", "status") else "right")
     rewards = rewards_of(spans)
-    for at, span in enumerate(s for s in spans if s["kind"] == "rollout"):
+    for at, span in shown:
         about = span["about"]
-        cells = (about.get("sample"), about.get("member"), about.get("attempt"), about.get("status"),
-                 _reward(rewards.get(span["span"])), about.get("turns", ""), f"{span['ms']:.0f}")
+        cells = (span["span"], about.get("sample"), about.get("member"), about.get("phase", ""),
+                 about.get("attempt"), about.get("status"), _reward(rewards.get(span["span"])),
+                 about.get("turns", ""), f"{span['ms']:.0f}")
         table.add_row(str(at), *map(Text, map(str, cells)))
     return table
 
 
-def trace_tree(spans: Sequence[Span], *, at: int | None = None, sample: str | None = None,
-               member: int | None = None) -> Tree:
-    """One rollout: number `at` of rollout_table, or the last one of a sample (and member).
+def trace_tree(spans: Sequence[Span], *, at: int | None = None, name: str | None = None,
+               sample: str | None = None, member: int | None = None) -> Tree:
+    """One rollout: number `at` of rollout_table, the one whose id begins with `name`, or the last one of
+    a sample (and member).
 
     Raises:
         TraceError: there is no such rollout.
     """
     found = [(i, s) for i, s in enumerate(s for s in spans if s["kind"] == "rollout")
-             if (at is None or i == at) and (sample is None or s["about"].get("sample") == sample)
+             if (at is None or i == at) and (name is None or s["span"].startswith(name))
+             and (sample is None or s["about"].get("sample") == sample)
              and (member is None or s["about"].get("member") == member)]
     if not found:
         count = sum(s["kind"] == "rollout" for s in spans)
-        raise TraceError(f"there is no such rollout: the trace has {count} of them, numbered from 0")
+        raise TraceError(f"there is no such rollout: the trace has {count} of them, numbered from 0; "
+                         "`rlteach trace RUN --list` shows their ids")
     rollout = found[-1][1]
     below: dict[str | None, list[Span]] = defaultdict(list)
     for span in spans:
@@ -84,6 +93,23 @@ def trace_tree(spans: Sequence[Span], *, at: int | None = None, sample: str | No
         if grade["kind"] == "grade" and rollout["span"] in grade["about"].get("rollouts", []):
             _add_grade(tree, grade, rollout["span"])
     return tree
+
+
+def trace_command(
+    run: Annotated[Path, typer.Argument(help="run directory, or a trace.jsonl")],
+    rollout: Annotated[str | None, typer.Option(
+        "--id", help="number or id of a rollout, as --list shows them [default: the last one]")] = None,
+    as_list: Annotated[bool, typer.Option("--list", help="a table of the rollouts")] = False,
+    limit: Annotated[int, typer.Option(help="rollouts in the table, the last ones", min=1)] = 50,
+) -> None:
+    """One rollout of a run: what was asked, called, answered and rewarded, with times."""
+    spans, console = read_trace(run), Console(highlight=False, markup=False)
+    if as_list:
+        console.print(rollout_table(spans, limit))
+    elif rollout is not None and len(rollout) < 16 and rollout.isdecimal():  # ids have 16 hex digits
+        console.print(trace_tree(spans, at=int(rollout)))
+    else:
+        console.print(trace_tree(spans, name=rollout))
 
 
 def rewards_of(spans: Sequence[Span]) -> dict[str, float | None]:
