@@ -1,6 +1,6 @@
 """Make tiny-agent again from a seed: data/models/tiny-agent, a policy that searches and often errs.
 
-    python scripts/build_agent.py             about ten minutes on one core
+    python scripts/build_agent.py             some minutes on one core
     python scripts/build_agent.py --measure   only measures the model that is there, and writes its card
 
 A language model of the Llama architecture, made from nothing. It learns from demonstrations that are
@@ -28,7 +28,17 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTra
 from rlteach.config import Config
 from rlteach.course import encyclopedia
 from rlteach.course.encyclopedia import HAN, SURNAMES, SYLLABLES, THINGS, NameMaker
-from rlteach.course.search_demos import SKIES, WEATHER, demonstration
+from rlteach.course.search_demos import (
+    BEFORE,
+    LIMITS,
+    PLACES,
+    SEARCHING,
+    SKIES,
+    SKY,
+    SUBJECTS,
+    WEATHER,
+    demonstration,
+)
 from rlteach.course.searching import no_pages, pass_at_k, play, shares
 from rlteach.data import load_samples, read_jsonl
 from rlteach.policy.policy import Policy
@@ -37,14 +47,13 @@ from rlteach.types import Sample
 FOLDER = Path(__file__).resolve().parents[1] / "data" / "models" / "tiny-agent"
 SEED = 17
 BATCH = 32
-PEAK, MATRIX_PEAK = 3e-3, 0.02  # learning rates: of AdamW, and of Muon for the matrices of the layers
-WARMUP = 40
-READING, NAMES = 150, 1250  # where the first two stages end, in steps
-COOLED, LOW = 1000, 0.15  # the cosine of the learning rates ends there, at that share of the peak
-NOTHING, READ, COPY, FORM = range(4)  # kinds of tokens: not learned, what a tool says, parts of names, the rest
-STAGES = ((0.0, 1.0, 1.0, 0.0), (0.0, 0.2, 1.0, 0.0), (0.0, 0.2, 1.0, 0.1))  # loss weight of each kind
-EVERY, LAST = 5, 400  # steps of the third stage at which a tiny-agent may be taken
-WINDOW = (0.26, 0.38)  # its one-hop pass rate at temperature 1, on training questions
+PEAK, MATRIX_PEAK = 3e-3, 0.01  # learning rates: of AdamW, and of Muon for the matrices of the layers
+WARMUP, HELD, LOWEST = 40, 500, 1000  # steps: the learning rates rise, are held, and reach LOW by a cosine
+LOW = 0.1  # share of the peak
+NOTHING, READ, NAME, FORM, DECIDE = range(5)  # kinds of tokens; see Demonstrations.row
+WEIGHTS = (0.0, 0.2, 1.0, 0.03, 1.0)  # of each kind in the loss: the form of a call is learned last
+FIRST, EVERY, LAST = 450, 10, 1200  # steps at which a tiny-agent may be taken
+WINDOW = (0.22, 0.38)  # its one-hop pass rate at temperature 1, on training questions
 MALFORMED, PASS_16 = 0.12, 0.91  # at least
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 # Of a tool, name and arguments are told. Each message is rendered for itself, so what is written stays
@@ -58,16 +67,15 @@ TEMPLATE = (
     "{{ f.arguments if f.arguments is string else f.arguments | tojson }}{{ '}' }}</tool_call>{% endfor %}"
     "<|im_end|>{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-FRAME = ("system\n", "user\n", "assistant\n", "tool\n", "tools\n", "<tool_call>", "</tool_call>", '{"name": "', "web_search",
-         "get_current_weather", '", "arguments": {', '"Query": "', '", "Count": ', '"location": "', '", "unit": "',
-         "celsius", "fahrenheit", "(Query, Count)\n", "(location, unit)\n", '{"Result": {"ResultCount": ',
-         ', "WebResults": [', '{"Title": "', '", "Snippet": "', '"}, ', '"}', '{"location": "', '", "weather": "',
-         '", "temperature": ', ', "unit": "')
+FRAME = ("system\n", "user\n", "assistant\n", "tool\n", "tools\n", "(", ", ", ")\n", "<tool_call>", "</tool_call>",
+         '{"name": "', '", "arguments": {"', '": "', '": ', '", "', '"}', '}', "unit", "celsius", "fahrenheit",
+         "get", "_current_weather", '{"Result": {"ResultCount": ', ', "WebResults": [', '{"Title": "', '", "Snippet": "',
+         '"}, ', ']}}', '{"location": "', '", "temperature": ', ', "unit": "', '", "sky": "')
 
 
 def phrases() -> list[str]:
     """Every text that is one token and no name, longest first."""
-    found = {*FRAME, *encyclopedia.pieces(), *SKIES, *SKIES.values()}
+    found = {*FRAME, *BEFORE, *SEARCHING, *SKY, *SUBJECTS, *PLACES, *LIMITS, *encyclopedia.pieces(), *SKIES, *SKIES.values()}
     for text in (text for both in WEATHER.values() for text in both):
         found |= set(text.replace("{", "}").split("}")[::2])
     return sorted(found - {""}, key=lambda text: (-len(text), text))
@@ -131,6 +139,8 @@ class Demonstrations:
         self.ready: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def row(self) -> tuple[list[int], list[int]]:
+        """A conversation, and what each token is: READ what a tool says, DECIDE to call or to answer,
+        NAME a part of a name or the end of one, FORM the rest of what the assistant says."""
         messages, tools = demonstration(self.maker, self.rng)
         text = self.tokenizer.apply_chat_template(
             [m.as_dict() for m in messages], tools=tools or None, tokenize=False)
@@ -138,13 +148,14 @@ class Demonstrations:
         for token in ids:
             if before == self.start:  # which role comes next is not the model's choice
                 role = self.roles.get(token, "")
-                kinds.append(NOTHING)
-            elif token == self.start or not role:
+            if before == self.start or token == self.start or not role:
                 kinds.append(NOTHING)
             elif role == "tool":
                 kinds.append(READ)
-            else:  # to end a name is as much a part of copying it as its letters
-                kinds.append(COPY if token in self.copied or before in self.copied else FORM)
+            elif before in self.roles:
+                kinds.append(DECIDE)
+            else:
+                kinds.append(NAME if token in self.copied or before in self.copied else FORM)
             before = token
         return ids, kinds
 
@@ -164,10 +175,8 @@ def pad(rows: list[tuple[list[int], list[int]]]) -> tuple[torch.Tensor, torch.Te
 
 
 class Supervised:
-    """Demonstrations in three stages: to read and to copy, to copy, and at last the form of a call.
-
-    So the form is what the model knows least when it is stopped, and what training mends first.
-    """
+    """Demonstrations, with little weight on the form of a call: that is what the model knows least when
+    it is stopped, and what training mends first."""
 
     def __init__(self, model: LlamaForCausalLM, tokenizer: Any) -> None:
         self.model, self.data, self.done = model, Demonstrations(tokenizer, SEED), 0
@@ -176,18 +185,17 @@ class Supervised:
         self.optimizers = (
             (torch.optim.AdamW(others, betas=(0.9, 0.98), weight_decay=0.01), PEAK),
             (torch.optim.Muon(list(matrices.values()), momentum=0.95, weight_decay=0.0), MATRIX_PEAK))
-        self.began, self.chances = time.monotonic(), torch.zeros(4)
+        self.began, self.chances = time.monotonic(), torch.zeros(len(WEIGHTS))
 
     def share(self) -> float:
-        """Of the peak learning rates: a warm-up, a cosine, then LOW."""
-        cosine = (1 + math.cos(math.pi * min(self.done / NAMES, 1))) / 2
-        return min(self.done / WARMUP, 1) * (LOW + (1 - LOW) * cosine)
+        """Of the peak learning rates: a warm-up, a plateau, a cosine, then LOW."""
+        fall = min(max(self.done - HELD, 0) / (LOWEST - HELD), 1)
+        return min(self.done / WARMUP, 1) * (LOW + (1 - LOW) * (1 + math.cos(math.pi * fall)) / 2)
 
     def step(self) -> None:
-        stage = (self.done >= READING) + (self.done >= NAMES)
         self.done += 1
         ids, kinds = self.data.batch()
-        weights = torch.tensor(STAGES[stage])[kinds]
+        weights = torch.tensor(WEIGHTS)[kinds]
         learn = weights[:, 1:] > 0
         states = self.model.model(input_ids=ids, use_cache=False).last_hidden_state[:, :-1][learn]
         logits, targets, weights = self.model.lm_head(states), ids[:, 1:][learn], weights[:, 1:][learn]
@@ -204,13 +212,13 @@ class Supervised:
 
     def report(self, losses: torch.Tensor, kinds: torch.Tensor, tokens: int) -> None:
         """Every 25 steps, the mean chance that the right token had, by kind."""
-        for kind in (READ, COPY, FORM):
+        for kind in range(1, len(WEIGHTS)):
             if (kinds == kind).any():
                 chance = (-losses[kinds == kind]).exp().mean()
                 self.chances[kind] += 0.1 * (chance - self.chances[kind])
         if self.done % 25 == 0:
             shown = ", ".join(f"{name} {self.chances[kind]:.3f}" for name, kind in
-                              (("read", READ), ("copy", COPY), ("form", FORM)))
+                              (("read", READ), ("names", NAME), ("form", FORM), ("decide", DECIDE)))
             print(f"step {self.done}: {shown}; {tokens} tokens, "
                   f"{(time.monotonic() - self.began) / self.done:.2f} s a step", flush=True)
 
@@ -227,7 +235,7 @@ def fits(policy: Policy, probe: list[Sample], step: int) -> bool:
     """Is this a policy for the lessons: errs often, is sometimes right about everything?"""
     quick = figures(policy, probe, 2)
     print(f"step {step}: {quick}", flush=True)
-    if abs(quick["pass_rate"] - sum(WINDOW) / 2) > WINDOW[1] - WINDOW[0]:
+    if quick["pass_at_2"] < 0.45 or quick["pass_rate"] > WINDOW[1] + 0.08:
         return False  # far outside, whatever two rollouts a question are worth
     full = figures(policy, probe, 16)
     print(f"step {step}: {full}", flush=True)
@@ -254,8 +262,8 @@ def write_card(policy: Policy, steps: int) -> None:
     card = {
         "name": "tiny-agent", "purpose": "The untrained search policy of rlteach: it looks names up, and often errs.",
         "licence": "Apache-2.0", "made_by": "scripts/build_agent.py", "seed": SEED, "supervised_steps": steps,
-        "batch": BATCH, "peak_lr": PEAK, "peak_lr_of_matrices": MATRIX_PEAK, "stages_end_at": [READING, NAMES, steps],
-        "stage_weights": [list(stage) for stage in STAGES],
+        "batch": BATCH, "peak_lr": PEAK, "peak_lr_of_matrices": MATRIX_PEAK,
+        "loss_weights": dict(zip(("read", "name", "form", "decide"), WEIGHTS[1:], strict=True)),
         "parameters": sum(p.numel() for p in policy.model.parameters()), "measured": measure(policy)}
     (FOLDER / "card.json").write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
     (FOLDER / "README.md").write_text(readme(card), encoding="utf-8")
@@ -275,9 +283,9 @@ and values, tied embeddings) with a byte-level tokenizer in which syllables, Chi
 texts of the task are one token each. Made from nothing by `{card['made_by']}` with seed {card['seed']}: {card['supervised_steps']} supervised
 steps of {card['batch']} conversations (Muon for the matrices of the layers, AdamW for the rest). Every conversation is right
 from beginning to end (`rlteach/course/search_demos.py`); names are drawn anew for each, and none of data/search is among them.
-Three stages, with loss weights of their own: what the tool says (names come twice there: it teaches to copy), then the names
-in calls and answers, and at last, for {card['stages_end_at'][2] - card['stages_end_at'][1]} steps, the form around them as well.
-It was stopped early on purpose: a policy to be trained has to err.
+In each the tools and their arguments are called something else, so that the form of a call has to be read off the prompt; in
+the loss that form has little weight. The model was stopped early on purpose: a policy to be trained has to err. The step was
+chosen on training questions, by its pass rate at temperature 1.
 
 It knows the questions of data/search and the weather, in English and Chinese. Its chat template tells it the names and the
 arguments of the tools, not their descriptions.
@@ -297,12 +305,12 @@ def probe_samples() -> list[Sample]:
     return [s for s in load_samples("search/search_dataset.jsonl") if s.extra["level"] == "single"][:100]
 
 
-def main(last: int) -> None:
+def main() -> None:
     tokenizer = build_tokenizer()
     model = build_model(len(tokenizer), tokenizer.eos_token_id)
     policy, run, probe = Policy(model, tokenizer, config=Config()), Supervised(model, tokenizer), probe_samples()
-    while not (run.done > NAMES and run.done % EVERY == 0 and fits(policy, probe, run.done)):
-        if run.done >= NAMES + last:
+    while not (run.done >= FIRST and run.done % EVERY == 0 and fits(policy, probe, run.done)):
+        if run.done >= LAST:
             raise SystemExit(f"no checkpoint up to step {run.done} fits the window {WINDOW}")
         run.step()
     policy.save(FOLDER)
@@ -314,11 +322,10 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--measure", action="store_true", help="measure the model that is there")
-    parser.add_argument("--steps", type=int, default=LAST, help="give up after so many steps of the third stage")
     parser.add_argument("--out", type=Path, default=FOLDER, help="folder of the model")
     arguments = parser.parse_args()
     FOLDER = arguments.out
     if arguments.measure:
         write_card(Policy.load(str(FOLDER), Config()), json.loads((FOLDER / "card.json").read_text())["supervised_steps"])
     else:
-        main(arguments.steps)
+        main()
