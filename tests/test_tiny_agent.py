@@ -25,8 +25,6 @@ from rlteach.policy.registry import embedded_models
 from rlteach.serving.tool_calls import check_template, split_calls
 from rlteach.types import Message, Sample
 
-pytestmark = pytest.mark.skipif(
-    "tiny-agent" not in embedded_models(), reason="tiny-agent is not built yet (scripts/build_agent.py)")
 SPLITS = ("search_dataset", "search_dataset_dev_100", "search_dataset_test")
 TOOLS = [SEARCH_TOOL, weather_tool]
 

@@ -207,7 +207,6 @@ def test_job_py_trains(folders: dict[str, Path], tmp_path: Path, monkeypatch: py
     assert (tmp_path / "model" / "model.safetensors").is_file()
 
 
-@pytest.mark.skipif("rollout" not in Config.model_fields, reason="the trainer takes no plug-ins yet")
 @pytest.mark.parametrize("model", ["tiny-agent", "a stand-in"])
 @pytest.mark.parametrize("template", ["search", "weather"])
 def test_job_py_trains_an_agent(template: str, model: str, folders: dict[str, Path], tmp_path: Path,
@@ -215,8 +214,6 @@ def test_job_py_trains_an_agent(template: str, model: str, folders: dict[str, Pa
     if model == "a stand-in":  # any weights, with tools in the template
         agent_policy().save(tmp_path / "policy")
         monkeypatch.setitem(PRESETS, "tiny-agent", {"policy": str(tmp_path / "policy"), "max_new_tokens": 16})
-    elif "tiny-agent" not in PRESETS:
-        pytest.skip("the preset tiny-agent is not there yet")
     monkeypatch.chdir(folders[template])
     with entered(folders[template]) as get:
         steps = get("job").main(str(tmp_path / "model"), total_steps=1, batch_size=2, group_size=2)
