@@ -39,7 +39,7 @@ from rlteach.course.search_demos import (
     WEATHER,
     demonstration,
 )
-from rlteach.course.searching import no_pages, pass_at_k, play, shares
+from rlteach.course.searching import Episode, Search, no_pages, pass_at_k, play, shares, web
 from rlteach.data import load_samples, read_jsonl
 from rlteach.policy.policy import Policy
 from rlteach.types import Sample
@@ -48,13 +48,15 @@ FOLDER = Path(__file__).resolve().parents[1] / "data" / "models" / "tiny-agent"
 SEED = 17
 BATCH = 32
 PEAK, MATRIX_PEAK = 3e-3, 0.01  # learning rates: of AdamW, and of Muon for the matrices of the layers
-WARMUP, HELD, LOWEST = 40, 500, 1000  # steps: the learning rates rise, are held, and reach LOW by a cosine
+WARMUP, HELD, LOWEST = 40, 600, 1100  # steps: the learning rates rise, are held, and reach LOW by a cosine
 LOW = 0.1  # share of the peak
 NOTHING, READ, NAME, FORM, DECIDE = range(5)  # kinds of tokens; see Demonstrations.row
-WEIGHTS = (0.0, 0.2, 1.0, 0.03, 1.0)  # of each kind in the loss: the form of a call is learned last
-FIRST, EVERY, LAST = 450, 10, 1200  # steps at which a tiny-agent may be taken
+WEIGHTS = (0.0, 0.2, 1.0, 0.02, 1.0)  # of each kind in the loss: the form of a call is learned last
+FIRST, EVERY, LAST = 600, 10, 1300  # steps at which a tiny-agent may be taken
 WINDOW = (0.22, 0.38)  # its one-hop pass rate at temperature 1, on training questions
-MALFORMED, PASS_16 = 0.12, 0.91  # at least
+MALFORMED, PASS_16 = 0.12, 0.93  # at least
+OF_EACH = 0.4  # pass@16 of the questions of every relation in each language, at least: training finds nothing
+# where nothing is ever right
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 # Of a tool, name and arguments are told. Each message is rendered for itself, so what is written stays
 # as it is when messages are added.
@@ -223,24 +225,36 @@ class Supervised:
                   f"{(time.monotonic() - self.began) / self.done:.2f} s a step", flush=True)
 
 
-def figures(policy: Policy, samples: list[Sample], k: int, search: Any = None) -> dict[str, float]:
-    """shares() of k rollouts a question at temperature 1, and pass@k."""
+def rollouts(policy: Policy, samples: list[Sample], k: int, search: Search = web) -> list[Episode]:
+    """k of each question, at temperature 1."""
     many = [sample for sample in samples for _ in range(k)]
-    extra = {} if search is None else {"search": search}
-    episodes = play(policy, many, [SEED * 1_000_003 + i for i in range(len(many))], **extra)
+    return play(policy, many, [SEED * 1_000_003 + i for i in range(len(many))], search)
+
+
+def figures(episodes: list[Episode], k: int) -> dict[str, float]:
+    """shares() and pass@k, rounded."""
     return {key: round(value, 4) for key, value in {**shares(episodes), f"pass_at_{k}": pass_at_k(episodes)}.items()}
+
+
+def least(episodes: list[Episode]) -> tuple[float, str]:
+    """The lowest pass@k of all relations and languages, and which one has it."""
+    of: dict[str, list[Episode]] = {}
+    for episode in episodes:
+        of.setdefault(f"{episode.sample.extra['relation']}, {episode.sample.extra['language']}", []).append(episode)
+    return min((pass_at_k(found), name) for name, found in of.items())
 
 
 def fits(policy: Policy, probe: list[Sample], step: int) -> bool:
     """Is this a policy for the lessons: errs often, is sometimes right about everything?"""
-    quick = figures(policy, probe, 2)
+    quick = figures(rollouts(policy, probe, 2), 2)
     print(f"step {step}: {quick}", flush=True)
     if quick["pass_at_2"] < 0.45 or quick["pass_rate"] > WINDOW[1] + 0.08:
         return False  # far outside, whatever two rollouts a question are worth
-    full = figures(policy, probe, 16)
-    print(f"step {step}: {full}", flush=True)
+    episodes = rollouts(policy, probe, 16)
+    full, worst = figures(episodes, 16), least(episodes)
+    print(f"step {step}: {full}; {worst}", flush=True)
     return (WINDOW[0] <= full["pass_rate"] <= WINDOW[1] and full["pass_at_16"] >= PASS_16
-            and full["malformed"] >= MALFORMED)
+            and full["malformed"] >= MALFORMED and worst[0] >= OF_EACH)
 
 
 def measure(policy: Policy) -> dict[str, Any]:
@@ -252,8 +266,9 @@ def measure(policy: Policy) -> dict[str, Any]:
             asked = [s for s in samples if s.extra["level"] == level]
             greedy = shares(play(policy, asked, [0] * len(asked), greedy=True))
             out[f"{split}_{level}"] = {
-                "questions": len(asked), "greedy": round(greedy["pass_rate"], 4), **figures(policy, asked, 16),
-                "empty_search": figures(policy, asked, 4, no_pages)["pass_rate"]}
+                "questions": len(asked), "greedy": round(greedy["pass_rate"], 4), 
+                **figures(rollouts(policy, asked, 16), 16),
+                "empty_search": figures(rollouts(policy, asked, 4, no_pages), 4)["pass_rate"]}
             print(split, level, out[f"{split}_{level}"], flush=True)
     return out
 
@@ -302,7 +317,7 @@ Licence: {card['licence']}.
 
 def probe_samples() -> list[Sample]:
     """One-hop questions of the training split, which choose the step: dev and test are only measured."""
-    return [s for s in load_samples("search/search_dataset.jsonl") if s.extra["level"] == "single"][:100]
+    return [s for s in load_samples("search/search_dataset.jsonl") if s.extra["level"] == "single"][:140]
 
 
 def main() -> None:
