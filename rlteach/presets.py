@@ -15,7 +15,7 @@ TINY_AGENT: dict[str, Any] = {
     "rollout": f"{SEARCH}.rollout:demo_rollout", "eval_greedy": False,
     # no judge but the one that a run is given: OPENAI_BASE_URL of the shell is meant for something else
     "graders": ({"plugin": f"{SEARCH}.llm_grader:search_grader", "envs": {"OPENAI_BASE_URL": ""}},),
-    "group_size": 8, "max_new_tokens": 48, "selection": "mixed", "policy_lr": 1e-3, "total_steps": 40,
+    "group_size": 8, "max_new_tokens": 48, "selection": "mixed", "policy_lr": 1e-3, "total_steps": 30,
     "threads": 1}  # the other core is for the plug-ins
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": TINY,
