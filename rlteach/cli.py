@@ -121,17 +121,19 @@ def evaluate_command(
 
 @app.command()
 def ask(model: Model, question: Annotated[str, typer.Argument(help="what to ask")]) -> None:
-    """One greedy answer."""
-    from rlteach.policy.policy import Policy
-    from rlteach.types import Message, Sample
+    """One greedy answer; what was called and found on the way to it comes first."""
+    from rlteach.training.evaluate import ask_model
+    from rlteach.views.trace import message_text
 
     quiet_libraries()
-    policy = Policy.load(model, config_of(model))
-    sample = Sample("question", (Message("user", question),), ())
-    [[answer]] = policy.sample([sample], [[0]], greedy=True)
+    config = config_of(model)
+    answer = ask_model(model, config, question)
+    *turns, last = answer.messages[1:]
+    for message in turns if not last.tool_calls else (*turns, last):
+        console.print(message_text(message.as_dict()), soft_wrap=True)
     typer.echo(answer.response)
     if answer.finish_reason == "length":
-        typer.echo(f"(cut off after {policy.config.max_new_tokens} tokens)", err=True)
+        typer.echo(f"(cut off after {config.max_new_tokens} tokens)", err=True)
 
 
 @app.command()
@@ -194,10 +196,11 @@ _NONE_IS_A_CHOICE = ("control", "token_weighting", "negative_shaping")
 
 
 def config_of(model: str) -> Config:
-    """A run's own config, or the defaults for a model."""
+    """A run's own config, the preset that trains an embedded model, or the defaults."""
     from rlteach.policy.registry import run_config
 
-    return run_config(model) or Config()
+    preset = next((name for name, fields in PRESETS.items() if fields.get("policy") == model), None)
+    return run_config(model) or (Config.preset(preset) if preset else Config())
 
 
 def quiet_libraries() -> None:

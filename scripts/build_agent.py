@@ -274,12 +274,16 @@ def measure(policy: Policy) -> dict[str, Any]:
 
 
 def write_card(policy: Policy, steps: int) -> None:
+    measured = measure(policy)
+    dev = [measured["dev_single"], measured["dev_two"]]
+    greedy = sum(part["greedy"] * part["questions"] for part in dev) / sum(part["questions"] for part in dev)
     card = {
         "name": "tiny-agent", "purpose": "The untrained search policy of rlteach: it looks names up, and often errs.",
         "licence": "Apache-2.0", "made_by": "scripts/build_agent.py", "seed": SEED, "supervised_steps": steps,
         "batch": BATCH, "peak_lr": PEAK, "peak_lr_of_matrices": MATRIX_PEAK,
         "loss_weights": dict(zip(("read", "name", "form", "decide"), WEIGHTS[1:], strict=True)),
-        "parameters": sum(p.numel() for p in policy.model.parameters()), "measured": measure(policy)}
+        "parameters": sum(p.numel() for p in policy.model.parameters()), 
+        "greedy_dev": round(greedy, 4), "measured": measured}
     (FOLDER / "card.json").write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
     (FOLDER / "README.md").write_text(readme(card), encoding="utf-8")
 

@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlteach.agent.search import SEARCH_TOOL, SearchIndex
 from rlteach.agent.tools import weather_tool
+from rlteach.cli import config_of
 from rlteach.course.encyclopedia import RELATIONS, TWO_HOP, UNKNOWN, NameMaker
 from rlteach.course.search_demos import KINDS, demonstration, page_list, results
 from rlteach.course.searching import Episode, no_pages, pass_at_k, play, right_answer, shares
@@ -23,6 +24,7 @@ from rlteach.policy.chat import encode_chat
 from rlteach.policy.policy import Policy
 from rlteach.policy.registry import embedded_models
 from rlteach.serving.tool_calls import check_template, split_calls
+from rlteach.training.evaluate import ask_model
 from rlteach.types import Message, Sample
 
 SPLITS = ("search_dataset", "search_dataset_dev_100", "search_dataset_test")
@@ -258,3 +260,12 @@ def test_it_cannot_know_the_answers() -> None:
 @pytest.mark.gate
 def test_sixteen_tries_find_almost_every_answer() -> None:
     assert pass_at_k(few("single", 16, seed=2)) >= 0.9
+
+
+def test_ask_runs_the_whole_rollout() -> None:
+    """`rlteach ask` runs the rollout of the preset that trains an embedded model."""
+    answer = ask_model("tiny-agent", config_of("tiny-agent"), "Who founded Guho?")
+    roles = [message.role for message in answer.messages]
+    assert roles[:2] == ["user", "assistant"]
+    assert answer.messages[1].tool_calls
+    assert "tool" in roles

@@ -14,7 +14,7 @@ from rlteach.policy.policy import Policy
 from rlteach.training import plugins
 from rlteach.training.judges import Judges
 from rlteach.training.keys import noise_key
-from rlteach.types import Group, Judger, Sample
+from rlteach.types import Group, Judger, Message, Sample, Trajectory
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,20 @@ def evaluate_model(model: str, config: Config, samples: Sequence[Sample], *, gre
         rollout = None if config.rollout is None else plugins.of_config("rollout", config.rollout, "rollout")
         policy = Policy.load(model, config)
         return evaluate(policy, judger, samples, greedy=greedy, k=k, seed=seed, rollout=rollout)
+
+
+def ask_model(model: str, config: Config, question: str) -> Trajectory:
+    """The greedy answer of a saved model to one question, with all turns of config.rollout.
+
+    Raises:
+        ConfigError: the rollout discarded the question.
+    """
+    rollout = None if config.rollout is None else plugins.of_config("rollout", config.rollout, "rollout")
+    sample = Sample("question", (Message("user", question),), ())
+    [group] = _asked(Policy.load(model, config), [sample], [[0]], True, rollout)
+    if not group.trajectories:
+        raise ConfigError(f"rollout: {config.rollout} discarded the question; its trace says why in a run")
+    return group.trajectories[0]
 
 
 def _asked(policy: Policy, samples: Sequence[Sample], keys: Sequence[Sequence[int]], greedy: bool,

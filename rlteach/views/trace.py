@@ -87,7 +87,7 @@ def trace_tree(spans: Sequence[Span], *, at: int | None = None, name: str | None
         below[span["parent"]].append(span)
     tree = Tree(_headline(rollout))
     for message in rollout["inputs"] or []:
-        tree.add(_message(message))
+        tree.add(message_text(message))
     _add(tree, rollout, below, rollout["inputs"] or [])
     for grade in spans:
         if grade["kind"] == "grade" and rollout["span"] in grade["about"].get("rollouts", []):
@@ -132,8 +132,8 @@ def _add(tree: Tree, span: Span, below: Mapping[str | None, Sequence[Span]], sho
         if child["kind"] == "model":
             for message in child["inputs"] or []:
                 if message.get("role") != "assistant" and message not in shown:
-                    branch.add(_message(message))
-            branch.add(_message(child["outputs"] or {}))
+                    branch.add(message_text(message))
+            branch.add(message_text(child["outputs"] or {}))
         elif child["kind"] == "tool":
             branch.add(_words("given", child["inputs"]))
             branch.add(_words("gave", child["outputs"]))
@@ -160,7 +160,8 @@ def _headline(span: Span) -> Text:
     return text.append(f"  {span['error']}", style="red") if span["error"] else text
 
 
-def _message(message: Mapping[str, Any]) -> Text:
+def message_text(message: Mapping[str, Any]) -> Text:
+    """Who said what, and the calls in it."""
     text = Text(f"{message.get('role', '?')}: ", style="cyan")
     text.append(_short(message.get("content") or ""), style="default")
     for call in message.get("tool_calls") or []:
