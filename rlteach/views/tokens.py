@@ -18,13 +18,13 @@ from rlteach.types import Trajectory
 
 SIGNS = {" ": "\N{OPEN BOX}", "\n": "\N{DOWNWARDS ARROW WITH CORNER LEFTWARDS}",
          "\t": "\N{RIGHTWARDS ARROW TO BAR}"}
-FirstWrong = int | Callable[[Trajectory], int | None] | None  # a place in trajectory.response, or who knows it
+FirstWrong = int | Callable[[Trajectory], int | None] | None  # place in a response, or who knows it
 
 
 def pieces(tokenizer: Any, ids: Sequence[int]) -> list[str]:
     """One readable text a token: `␣no`, `↵`, `<|im_end|>`, `\\xe4` for a byte that is no whole character,
     `<id 700>` for an id that the tokenizer has no token for."""
-    return [readable(spelled) if isinstance(spelled, bytes) else spelled for spelled in spellings(tokenizer, ids)]
+    return [readable(s) if isinstance(s, bytes) else s for s in spellings(tokenizer, ids)]
 
 
 def spellings(tokenizer: Any, ids: Sequence[int]) -> list[bytes | str]:
