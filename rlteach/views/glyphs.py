@@ -17,7 +17,7 @@ MISSING = "no font here has these characters, so U+ and their number stand for t
 
 
 def families() -> list[str]:
-    """The bundled fonts, then those for Chinese that are installed: matplotlib takes the first with a glyph."""
+    """The bundled fonts, then those for Chinese that are installed; the first with a glyph is taken."""
     return list(_characters())
 
 

@@ -19,7 +19,7 @@ SIZE = 10.0  # points
 COLUMN, LINE = 0.602 * SIZE / 72, 1.7 * SIZE / 72  # inches of a cell; 0.602 is DejaVu Sans Mono's width
 WIDTH = 88  # columns
 MOST = 800  # tokens that are drawn
-LEFT, RIGHT, TOP, GAP = 0.15, 0.85, 0.3, 0.45  # inches
+LEFT, RIGHT, TOP, GAP, BAR = 0.15, 0.75, 0.3, 0.35, 0.55  # inches
 Cell = tuple[int, int, int]  # line, column, width
 
 
@@ -47,19 +47,19 @@ def text_panels(texts: Sequence[str], panels: Sequence[Panel], *, framed: int | 
     notes += [f"the first {MOST} of {len(texts)} tokens"] * (len(texts) > MOST)
     cells = layout(shown)
     lines = 1 + max((line for line, *_ in cells), default=0)
-    block = lines * LINE
-    above, below = TOP * bool(title), 0.1 + 0.2 * len(notes)
+    wide = max([60, *(column + width for _, column, width in cells)])  # columns
+    block, above, below = max(lines * LINE, BAR), TOP * bool(title), 0.1 + 0.2 * len(notes)
     height = above + len(panels) * (GAP + block) + below
-    figure = Figure(figsize=(LEFT + WIDTH * COLUMN + RIGHT, height), dpi=100)
+    figure = Figure(figsize=(LEFT + wide * COLUMN + RIGHT, height), dpi=100)
+    left = LEFT / figure.get_figwidth()
     if title:
-        text, _ = drawable(title)
-        figure.text(LEFT / figure.get_figwidth(), 1 - 0.2 / height, text, family=families(), fontsize=SIZE + 1,
+        figure.text(left, 1 - 0.2 / height, drawable(title)[0], family=families(), fontsize=SIZE + 1,
                     va="center", parse_math=False)
     for i, panel in enumerate(panels):
         bottom = height - above - (i + 1) * (GAP + block)
-        _panel(figure, panel, shown, cells, framed, (bottom, block, lines))
+        _panel(figure, panel, shown, cells, framed, (bottom, block, wide))
     for i, note in enumerate(notes):
-        figure.text(LEFT / figure.get_figwidth(), (0.08 + 0.2 * i) / height, note, fontsize=8, color="dimgrey")
+        figure.text(left, (0.08 + 0.2 * i) / height, note, fontsize=8, color="dimgrey")
     return figure
 
 
@@ -83,22 +83,22 @@ def layout(texts: Sequence[str]) -> list[Cell]:
 
 def _panel(figure: Figure, panel: Panel, texts: Sequence[str], cells: Sequence[Cell], framed: int | None,
            place: tuple[float, float, int]) -> None:
-    """One block of text, `place` = (bottom, height) in inches and its lines, with its colour bar."""
-    (bottom, block, lines), (wide, high) = place, figure.get_size_inches()
-    ax = figure.add_axes((LEFT / wide, bottom / high, WIDTH * COLUMN / wide, block / high))
-    ax.set(xlim=(0, WIDTH), ylim=(lines, 0), xticks=[], yticks=[])
+    """One block of text, `place` = (bottom, height) in inches and its columns, with its colour bar."""
+    (bottom, block, wide), (width, height) = place, figure.get_size_inches()
+    ax = figure.add_axes((LEFT / width, bottom / height, wide * COLUMN / width, block / height))
+    ax.set(xlim=(0, wide), ylim=(block / LINE, 0), xticks=[], yticks=[])
     ax.set_frame_on(False)
     ax.set_title(panel.title, fontsize=9, loc="left", parse_math=False)
     colours, scale = colormaps[panel.colours], Normalize(panel.low, panel.high, clip=True)
     for at, (text, cell) in enumerate(zip(texts, cells, strict=True)):
         _cell(ax, text, cell, panel.values[at], colours, scale)
     if framed is not None and framed < len(cells):
-        line, column, width = cells[framed]
-        ax.add_patch(Rectangle((column, line), width, 1, fill=False, edgecolor="black", linewidth=2.5,
+        line, column, size = cells[framed]
+        ax.add_patch(Rectangle((column, line), size, 1, fill=False, edgecolor="black", linewidth=2.5,
                                zorder=3, clip_on=False))
-    length = max(block, 0.6)  # of the colour bar
-    bar = figure.add_axes(((LEFT + WIDTH * COLUMN + 0.15) / wide, (bottom + block - length) / high,
-                           0.12 / wide, length / high))
+    tall = min(block, 3 * BAR)  # of the colour bar
+    bar = figure.add_axes(((LEFT + wide * COLUMN + 0.15) / width, (bottom + block - tall) / height,
+                           0.12 / width, tall / height))
     figure.colorbar(ScalarMappable(scale, colours), cax=bar)
     bar.set_yticks([panel.low, (panel.low + panel.high) / 2, panel.high])
     bar.tick_params(labelsize=7)
