@@ -50,7 +50,7 @@ def trajectories(source: Source, step: int | None = None) -> pd.DataFrame:
         ViewError: the source has no such step, or nothing of it was kept to look at.
     """
     rows = [row for index in ([step] if step is not None else steps_of(source))
-            for row in _step_rows(source, index)]
+            for row in step_rows(source, index)]
     frame = pd.DataFrame([{name: row.get(name) for name in COLUMNS} for row in rows], columns=list(COLUMNS))
     return frame.astype({"score": float, "advantage": float})
 
@@ -61,7 +61,7 @@ def one(source: Source, step: int, prompt: int = 0, member: int = 0) -> str:
     Raises:
         ViewError: there is no such answer.
     """
-    found = [row for row in _step_rows(source, step) if row["prompt"] == prompt]
+    found = [row for row in step_rows(source, step) if row["prompt"] == prompt]
     if not 0 <= member < len(found):
         raise ViewError(f"step {step} has no member {member} of prompt {prompt}: "
                         "trajectories(source, step) lists what there is")
@@ -164,7 +164,7 @@ def _turn(message: Row) -> list[str]:
     return lines
 
 
-def _step_rows(source: Source, step: int) -> list[dict[str, Any]]:
+def step_rows(source: Source, step: int) -> list[dict[str, Any]]:
     """The lines of a step with step, prompt and why."""
     rows, config = _lines(source, step), config_of(source)
     places = accumulate((int(row["member"] == 0) for row in rows), initial=-1)  # a group begins with member 0

@@ -79,7 +79,8 @@ class Snapshots:
         """`token_heatmap` of one answer as it was after a step."""
         trajectory, positive = self._answer(answer)
         title = f"step {step}, a {'right' if positive else 'wrong'} answer"
-        return heatmap_of(self._at(step)[answer], trajectory, positive, *self._words(), self.first_wrong, title)
+        scores = self._at(step)[answer]
+        return heatmap_of(scores, trajectory, positive, *self._words(), self.first_wrong, title)
 
     def show(self) -> Any:
         """A slider over the steps, and a choice of the answer (needs ipywidgets)."""
