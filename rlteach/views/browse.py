@@ -114,11 +114,11 @@ class _Browser:
         groups: dict[int, list[Row]] = {}
         for row in self.rows:
             groups.setdefault(row["prompt"], []).append(row)
-        self.prompt.options = [(_group_name(rows), place) for place, rows in groups.items()]
+        _offer(self.prompt, [(_group_name(rows), place) for place, rows in groups.items()])
         self._choose_prompt()
 
     def _choose_prompt(self) -> None:
-        self.member.options = [(_member_name(row), row["member"]) for row in self._group_rows()]
+        _offer(self.member, [(_member_name(row), row["member"]) for row in self._group_rows()])
 
     def _group_rows(self) -> list[Row]:
         return [row for row in self.rows if row["prompt"] == self.prompt.value]
@@ -161,6 +161,12 @@ class _Browser:
         if self.view.value == PROBABILITIES:
             return probability_heatmap(self.trainer, group, member=member)
         return token_heatmap(self.trainer, group, member=member, first_wrong=self.first_wrong)
+
+
+def _offer(choice: Any, options: list[tuple[str, int]]) -> None:
+    """New options, the first of them chosen."""
+    choice.options = options
+    choice.index = 0 if options else None
 
 
 def _group_name(rows: list[Row]) -> str:

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from rlteach.views.glyphs import MISSING, columns, drawable, families
+from rlteach.views.plots import png
 
 SIZE = 10.0  # points
 COLUMN, LINE = 0.602 * SIZE / 72, 1.7 * SIZE / 72  # inches of a cell; 0.602 is DejaVu Sans Mono's width
@@ -21,6 +22,13 @@ WIDTH = 88  # columns
 MOST = 800  # tokens that are drawn
 LEFT, RIGHT, TOP, GAP, BAR = 0.15, 0.75, 0.3, 0.35, 0.55  # inches
 Cell = tuple[int, int, int]  # line, column, width
+
+
+class Picture(Figure):
+    """A figure that a notebook shows as it is: without pyplot nobody else would draw it."""
+
+    def _repr_png_(self) -> bytes:
+        return png(self)
 
 
 @dataclass(frozen=True)
@@ -50,7 +58,7 @@ def text_panels(texts: Sequence[str], panels: Sequence[Panel], *, framed: int | 
     wide = max([60, *(column + width for _, column, width in cells)])  # columns
     block, above, below = max(lines * LINE, BAR), TOP * bool(title), 0.1 + 0.2 * len(notes)
     height = above + len(panels) * (GAP + block) + below
-    figure = Figure(figsize=(LEFT + wide * COLUMN + RIGHT, height), dpi=100)
+    figure = Picture(figsize=(LEFT + wide * COLUMN + RIGHT, height), dpi=100)
     left = LEFT / figure.get_figwidth()
     if title:
         figure.text(left, 1 - 0.2 / height, drawable(title)[0], family=families(), fontsize=SIZE + 1,
