@@ -92,6 +92,14 @@ def first_wrong(a: int, b: int, answer: str) -> int | None:
 
 
 def first_wrong_of(trajectory: Trajectory) -> int | None:
-    """`first_wrong` of an answer to one of these questions; None when all is right."""
+    """`first_wrong` of an answer to one of these questions; None when all is right.
+
+    Raises:
+        ValueError: it answers another kind of question.
+    """
     asked = next(m.content for m in reversed(trajectory.messages) if m.role == "user")
-    return first_wrong(*operands(asked), trajectory.response)
+    try:
+        a, b = operands(asked)
+    except ValueError:
+        raise ValueError(f"only a question like 'What is 1 + 2?' has a known working; got {asked!r}") from None
+    return first_wrong(a, b, trajectory.response)

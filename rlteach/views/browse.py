@@ -98,7 +98,7 @@ class _Browser:
         try:
             choose()
             self._draw()
-        except ViewError as error:
+        except ValueError as error:  # a ViewError, or what first_wrong says
             self._show(f"<b>{html.escape(str(error))}</b>")
         finally:
             self.busy = False

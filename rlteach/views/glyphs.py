@@ -23,8 +23,8 @@ def families() -> list[str]:
 
 def drawable(text: str) -> tuple[str, bool]:
     """The text with a code point (U+4F60) for each character that no font has, and whether there was one."""
-    known = _known()
-    out = "".join(c if c in known else f"U+{ord(c):04X}" for c in text)
+    fonts = _characters().values()
+    out = "".join(c if any(c in font for font in fonts) else f"U+{ord(c):04X}" for c in text)
     return out, out != text
 
 
@@ -46,8 +46,3 @@ def _characters() -> dict[str, frozenset[str]]:
         font = font_manager.get_font(font_manager.findfont(name))
         found[name] = frozenset(map(chr, font.get_charmap()))
     return found
-
-
-@cache
-def _known() -> frozenset[str]:
-    return frozenset().union(*_characters().values())

@@ -61,11 +61,15 @@ def first_wrong_place(tokenizer: Any, trajectory: Trajectory, first_wrong: First
     A place just behind the response is the token that ended it: the answer stopped too early.
 
     Raises:
-        ValueError: the response is not the text of the last sampled tokens, so places cannot be found.
+        ValueError: there is no such place in the response, or the response is not the text of the last
+            sampled tokens.
     """
     wrong = first_wrong(trajectory) if callable(first_wrong) else first_wrong
     if wrong is None:
         return None
+    if not 0 <= wrong <= len(trajectory.response):
+        raise ValueError(f"first_wrong is a place in a response of {len(trajectory.response)} characters; "
+                         f"got {wrong}")
     places = answer_places(trajectory)
     last = [at for i, at in enumerate(places) if at - i == places[-1] - len(places) + 1]  # of the last turn
     ids = [trajectory.token_ids[at] for at in last]
