@@ -132,7 +132,8 @@ def test_places_count_characters_and_not_bytes() -> None:
 def many_turns() -> Trajectory:
     """Sampled `ab`, a tool's `cd`, sampled `ef` and the stop token."""
     made = trajectory([5], [*tokenizer().encode("abcdef"), 2], forced=[2, 3])
-    turns = (Message("user", "?"), Message("assistant", "ab"), Message("tool", "cd"), Message("assistant", "ef"))
+    said = (("user", "?"), ("assistant", "ab"), ("tool", "cd"), ("assistant", "ef"))
+    turns = tuple(Message(role, text) for role, text in said)
     return Trajectory(turns, made.token_ids, made.action_mask, made.logprobs, 0, "stop")
 
 
@@ -147,7 +148,7 @@ def test_a_place_outside_the_response(wrong: int) -> None:
 
 
 def test_a_question_of_another_kind() -> None:
-    with pytest.raises(ValueError, match=r"'What is 1 \+ 2\?' has a known working; got 'Who\?'"):
+    with pytest.raises(ValueError, match=r"only 'What is 1 \+ 2\?' has a known working; got 'Who\?'"):
         first_wrong_of(answered("Who?", "abc"))
 
 
@@ -366,14 +367,14 @@ def test_the_heatmap_has_the_colours_of_the_table() -> None:
     assert colours(below) == [to_hex(colormaps["Oranges"](w)) for w in table["weight"]]
     (frame,) = [p for p in above.patches if not p.get_fill()]
     assert frame.get_xy() == (4, 0)
-    assert "framed: the first wrong token" in above.get_title(loc="left")
+    assert figure.texts[1].get_text() == "black frame: the first wrong token"
     mean = sum(table["score"]) / len(table)
     assert f"{1 / (1 + math.exp(-mean)):.1%} right" in figure.texts[0].get_text()
     assert not any(text.get_parse_math() for ax in blocks(figure) for text in ax.texts)
     assert png(figure).startswith(b"\x89PNG")
     plain = rl.token_heatmap(trainer, made, positive=True)
     assert all(p.get_fill() for ax in blocks(plain) for p in ax.patches)
-    assert "framed" not in blocks(plain)[0].get_title(loc="left")
+    assert len(plain.texts) == 1
 
 
 def test_the_probabilities_have_the_colours_of_the_table() -> None:
@@ -385,7 +386,7 @@ def test_the_probabilities_have_the_colours_of_the_table() -> None:
     assert colours(policy) == [to_hex(colormaps["Blues"](p)) for p in table["p_policy"]]
     assert colours(reference) == [to_hex(colormaps["Blues"](p)) for p in table["p_reference"]]
     far = max(0.1, table["log_ratio"].abs().max())
-    assert colours(ratio) == [to_hex(colormaps["RdBu_r"]((r / far + 1) / 2)) for r in table["log_ratio"]]
+    assert colours(ratio) == [to_hex(colormaps["PRGn"]((r / far + 1) / 2)) for r in table["log_ratio"]]
 
 
 def test_lines_are_full_and_no_cell_covers_another() -> None:
@@ -440,6 +441,22 @@ def test_a_font_with_chinese_is_found_and_drawn_with(bundled: dict[str, frozense
     text = blocks(text_panels(["你"], [panel(1)]))[0].texts[0]
     assert text.get_text() == "你"
     assert text.get_fontfamily() == ["DejaVu Sans Mono", "DejaVu Sans", "Some CJK"]
+
+
+def test_titles_and_notes_are_inside_the_figure() -> None:
+    trainer = trainer_with_model()
+    made = answered("What is 1 + 2?", "1+2=4")
+    for figure in (rl.token_heatmap(trainer, made, positive=False, first_wrong=4),
+                   rl.probability_heatmap(trainer, made)):
+        figure.draw_without_rendering()
+        whole = figure.bbox
+        titles = [ax._left_title for ax in blocks(figure)]
+        for text in (*figure.texts, *titles):
+            box = text.get_window_extent()
+            assert whole.x0 <= box.x0
+            assert box.x1 <= whole.x1, text.get_text()
+            assert whole.y0 <= box.y0, text.get_text()
+            assert box.y1 <= whole.y1, text.get_text()
 
 
 def test_signs_for_spaces_have_glyphs_everywhere() -> None:

@@ -101,5 +101,6 @@ def first_wrong_of(trajectory: Trajectory) -> int | None:
     try:
         a, b = operands(asked)
     except ValueError:
-        raise ValueError(f"only a question like 'What is 1 + 2?' has a known working; got {asked!r}") from None
+        raise ValueError("only a question like 'What is 1 + 2?' has a known working; "
+                         f"got {asked!r}") from None
     return first_wrong(a, b, trajectory.response)

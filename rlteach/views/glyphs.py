@@ -8,7 +8,7 @@ from functools import cache
 from matplotlib import font_manager
 
 BUNDLED = ("DejaVu Sans Mono", "DejaVu Sans")  # come with matplotlib
-CJK = ("Noto Sans Mono CJK SC", "Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans SC", "Source Han Sans SC",
+CJK = ("Noto Sans Mono CJK SC", "Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC",
        "Source Han Sans CN", "Sarasa Mono SC", "WenQuanYi Zen Hei Mono", "WenQuanYi Micro Hei",
        "WenQuanYi Zen Hei", "Droid Sans Fallback", "PingFang SC", "PingFang HK", "Hiragino Sans GB",
        "Heiti SC", "Heiti TC", "STHeiti", "Songti SC", "Microsoft YaHei", "SimHei", "SimSun", "DengXian",
@@ -41,8 +41,9 @@ def columns(text: str) -> int:
 def _characters() -> dict[str, frozenset[str]]:
     """Family -> the characters it has glyphs for."""
     installed = {entry.name for entry in font_manager.fontManager.ttflist}
+    others = sorted(name for name in installed if "CJK" in name and name not in CJK)
     found = {}
-    for name in (*BUNDLED, *(n for n in CJK if n in installed)):
+    for name in (*BUNDLED, *(n for n in CJK if n in installed), *others):
         font = font_manager.get_font(font_manager.findfont(name))
         found[name] = frozenset(map(chr, font.get_charmap()))
     return found

@@ -43,15 +43,16 @@ class Panel:
 
 
 def text_panels(texts: Sequence[str], panels: Sequence[Panel], *, framed: int | None = None,
-                title: str = "") -> Figure:
+                title: str = "", note: str = "") -> Figure:
     """The same text under each other, once a panel; the cell `framed` has a black frame.
 
     texts: readable tokens (views/tokens.py). Only the first MOST are drawn, and the figure says so.
+    title, note: above and below the blocks.
     """
     drawn = [drawable(text) for text in texts[:MOST]]
     shown = [text if columns(text) <= WIDTH else text[: WIDTH // 2] + "\N{HORIZONTAL ELLIPSIS}"
              for text, _ in drawn]
-    notes = [MISSING] * any(missing for _, missing in drawn)
+    notes = [note] * bool(note) + [MISSING] * any(missing for _, missing in drawn)
     notes += [f"the first {MOST} of {len(texts)} tokens"] * (len(texts) > MOST)
     cells = layout(shown)
     lines = 1 + max((line for line, *_ in cells), default=0)

@@ -75,8 +75,8 @@ def probability_heatmap(
         pieces(trainer.policy.tokenizer, [trajectory.token_ids[at] for at in places]),
         [Panel("probability of the token under the policy, now", table["p_policy"].tolist(), "Blues", 0, 1),
          Panel("under the reference", table["p_reference"].tolist(), "Blues", 0, 1),
-         Panel("log p_policy - log p_reference: what training made more probable (red) or less (blue)",
-               table["log_ratio"].tolist(), "RdBu_r", -far, far)],
+         Panel("log p_policy - log p_reference: training made the green more probable, the purple less",
+               table["log_ratio"].tolist(), "PRGn", -far, far)],
         title=title or f"sampled by policy version {trajectory.policy_version}, scored by "
                        f"version {trainer.policy.version}")
 

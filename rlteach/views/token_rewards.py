@@ -102,14 +102,14 @@ def heatmap_of(scores: Tensor, trajectory: Trajectory, positive: bool, config: C
     believed = float(torch.sigmoid(sequence_score(scores, torch.tensor([trajectory.action_mask])))[0])
     marked = table["position"][table["first_wrong"]]
     framed = None if marked.empty else int(marked.iloc[0]) - places[0]
-    sign, also = ("right" if positive else "wrong"), ", framed: the first wrong token"
+    sign = "right" if positive else "wrong"
     return text_panels(
         pieces(tokenizer, [trajectory.token_ids[at] for at in places]),
-        [Panel("sigma(mean of w so far): how right the answer looks up to here" + also * (framed is not None),
-               good.tolist(), "RdBu", 0, 1),
+        [Panel("how right the answer looks so far: sigma(mean of w)", good.tolist(), "RdBu", 0, 1),
          Panel(f"weight of the token in the loss ({config.token_weighting}, {config.token_score})",
                columns["weight"].tolist(), "Oranges", 0, 1)],
-        framed=framed, title=title or f"a {sign} answer; the model says {believed:.1%} right")
+        framed=framed, note="" if framed is None else "black frame: the first wrong token",
+        title=title or f"a {sign} answer; the model says {believed:.1%} right")
 
 
 def chosen(answer: Trajectory | Group, member: int, positive: bool | None, config: Config
