@@ -148,7 +148,7 @@ def test_a_place_outside_the_response(wrong: int) -> None:
 
 
 def test_a_question_of_another_kind() -> None:
-    with pytest.raises(ValueError, match=r"only a question like 'What is 1 \+ 2\?' has a known working; got 'Who\?'"):
+    with pytest.raises(ValueError, match=r"like 'What is 1 \+ 2\?' has a known working; got 'Who\?'"):
         first_wrong_of(answered("Who?", "abc"))
 
 
