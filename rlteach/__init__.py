@@ -34,6 +34,11 @@ _WHERE = {
     "rlteach.training.metrics": ("table",),
     "rlteach.training.trainer": ("OrealTrainer",),
     "rlteach.views.plots": ("curves",),
+    "rlteach.views.browse": ("browse",),
+    "rlteach.views.inside": ("group_table", "trajectories"),
+    "rlteach.views.probabilities": ("probability_heatmap", "token_probabilities"),
+    "rlteach.views.snapshots": ("Snapshots",),
+    "rlteach.views.token_rewards": ("token_heatmap", "token_table"),
 }
 _HOME = {name: module for module, names in _WHERE.items() for name in names}
 __all__ = sorted(_HOME)
