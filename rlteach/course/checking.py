@@ -79,7 +79,7 @@ def number(answer: Any, what: str = "the answer") -> float:
     except (TypeError, ValueError, OverflowError, RuntimeError):
         raise NotYetError(f"{what} is of type {type(answer).__name__}: a number is asked for") from None
     if not math.isfinite(value):
-        raise NotYetError(f"{what} is {value}: something was divided by zero, or the logarithm of 0 was taken")
+        raise NotYetError(f"{what} is {value}: something was divided by zero, or log(0) was taken")
     return value
 
 
@@ -90,14 +90,15 @@ def numbers(answer: Any, count: int, what: str = "the answer") -> list[float]:
     try:
         items = list(answer)
     except TypeError:
-        raise NotYetError(f"{what} is {reprlib.repr(answer)}: a list of {count} numbers is asked for") from None
+        shown = reprlib.repr(answer)
+        raise NotYetError(f"{what} is {shown}: a list of {count} numbers is asked for") from None
     if len(items) != count:
         raise NotYetError(f"{what} holds {len(items)} items: {count} are asked for")
     return [number(item, f"item {i} of {what}") for i, item in enumerate(items)]
 
 
 def call(function: Any, *arguments: Any) -> Any:
-    """What the learner's function returns; it gets copies, so it cannot spoil the inputs. Raises NotYetError."""
+    """What the learner's function returns for copies of the arguments, never None. Raises NotYetError."""
     if not callable(function):
         raise NotYetError(f"a function is asked for, and this is {reprlib.repr(function)}")
     shown = ", ".join(map(reprlib.repr, arguments))
