@@ -44,8 +44,9 @@ JUNK: dict[str, Any] = {
     "None": None, "a text": "words", "an empty text": "", "an empty list": [], "an object": object(),
     "NaN": float("nan"), "infinity": float("inf"), "a list of NaN": [float("nan")] * 4, "a dict": {"a": 1},
     "a tensor": torch.zeros(2, 3), "raises": fails, "takes nothing": lambda: 1,
-    "returns None": lambda *words: None, "returns NaN": lambda *words: float("nan"), "returns a text": lambda *words: "words",
-    "a class": int, "stubborn": Stubborn(), "returns something stubborn": lambda *words: Stubborn(),
+    "returns None": lambda *words: None, "returns NaN": lambda *words: float("nan"),
+    "returns a text": lambda *words: "words", "a class": int, "stubborn": Stubborn(),
+    "returns something stubborn": lambda *words: Stubborn(),
 }
 
 
