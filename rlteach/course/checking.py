@@ -97,8 +97,8 @@ def numbers(answer: Any, count: int, what: str = "the answer") -> list[float]:
     return [number(item, f"item {i} of {what}") for i, item in enumerate(items)]
 
 
-def call(function: Any, *arguments: Any) -> Any:
-    """What the learner's function returns for copies of the arguments, never None. Raises NotYetError."""
+def call(function: Any, *arguments: Any, may_be_none: bool = False) -> Any:
+    """What the learner's function returns for copies of the arguments. Raises NotYetError."""
     if not callable(function):
         raise NotYetError(f"a function is asked for, and this is {reprlib.repr(function)}")
     shown = ", ".join(map(reprlib.repr, arguments))
@@ -106,6 +106,6 @@ def call(function: Any, *arguments: Any) -> Any:
         value = function(*copy.deepcopy(arguments))
     except Exception as error:
         raise NotYetError(f"called with ({shown}), it raised {type(error).__name__}: {error}") from None
-    if value is None:
+    if value is None and not may_be_none:
         raise NotYetError(f"called with ({shown}), it returned None: does every path end with return?")
     return value
