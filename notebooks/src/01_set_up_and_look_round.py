@@ -57,8 +57,8 @@ for name in ["rlteach", "torch", "transformers", "ipywidgets", "mcp", "xllamacpp
 # are like mine. Four gigabytes of free memory are plenty.
 
 # %% tags=["nbval-ignore-output"]
-gpu = "cuda" if torch.cuda.is_available() else "mps" if torch.mps.is_available() else "none"
-print("gpu:", gpu, "  cpu cores:", psutil.cpu_count(logical=False))
+print("cuda:", torch.cuda.is_available(), "  mps:", torch.mps.is_available())
+print("cpu cores:", psutil.cpu_count(logical=False))
 print(f"memory free:   {psutil.virtual_memory().available / 1e9:.1f} GB")
 print(f"this notebook: {psutil.Process().memory_info().rss / 1e9:.2f} GB")
 
@@ -84,7 +84,8 @@ table[["parameters", "bytes", "greedy_dev"]]
 policy = rl.Policy.load("tiny-math")
 weights = list(policy.model.parameters())
 count = sum(w.numel() for w in weights)
-print(f"{count:,} weights of {weights[0].element_size()} bytes: {4 * count / 1e6:.1f} MB")
+size = weights[0].element_size()
+print(f"{count:,} weights of {size} bytes: {size * count / 1e6:.1f} MB")
 print("device", policy.model.device, "  kind", weights[0].dtype)
 shape = policy.model.config
 print("layers", shape.num_hidden_layers, "  width", shape.hidden_size)
@@ -129,10 +130,13 @@ import random
 
 rng = random.Random(0)
 blocks = [(32, 127), (0x4E00, 0x9FFF), (0x1F300, 0x1F64F)]
-texts = ["".join(chr(rng.randrange(*rng.choice(blocks))) for _ in range(20)) for _ in range(1000)]
+signs = [chr(rng.randrange(*rng.choice(blocks))) for _ in range(20_000)]
+texts = ["".join(signs[at : at + 20]) for at in range(0, 20_000, 20)]
 back = [tokenizer.decode(tokenizer.encode(t)) for t in texts]
-print("came back unchanged:", sum(a == b for a, b in zip(texts, back)), "of", len(texts))
-print("tokens for a character:", round(sum(len(tokenizer.encode(t)) for t in texts) / 20_000, 2))
+same = sum(a == b for a, b in zip(texts, back))
+tokens = sum(len(tokenizer.encode(t)) for t in texts)
+print("came back unchanged:", same, "of", len(texts))
+print("tokens for a character:", round(tokens / 20_000, 2))
 
 # %% [markdown]
 # ### The chat template
@@ -175,7 +179,8 @@ print(inspect.getsource(encode_pieces))
 # %%
 [[answer]] = policy.sample([question], [[0]], greedy=True)
 print(answer.response)
-print("ended by itself:", answer.finish_reason, "  tokens:", answer.usage["completion_tokens"])
+print("why it ended:", answer.finish_reason)
+print("tokens:", answer.usage["completion_tokens"])
 
 # %% [markdown]
 # The model adds the last digits first: `7+8=15`. Then it carries the one, `5+3+1`, and slips:
@@ -191,7 +196,8 @@ for temperature in [0.1, 0.5, 1.0, 1.5]:
     warm = rl.Policy(policy.model, tokenizer, config=rl.Config(temperature=temperature))
     answers = [t.response for t in warm.sample([question], [range(16)])[0]]
     right = sum(r"\boxed{95}" in a for a in answers)
-    print(f"temperature {temperature}: {len(set(answers)):2d} different answers, {right:2d} right")
+    different = len(set(answers))
+    print(f"temperature {temperature}: {different:2d} different, {right:2d} right")
 
 # %% [markdown]
 # Cold, the model mostly repeats itself, and with it its mistake. At 1 it tries things out, and
@@ -234,7 +240,7 @@ print("answers that nobody could judge:", found.unscorable)
 for g in found.groups[:6]:
     known = [score for score in g.scores if score is not None]
     rate, filed = sum(known) / len(known), g.sample.pass_rate
-    print(f"{g.sample.question:<24} now {rate:.2f} of {len(known)}   in the file {filed:.2f}")
+    print(f"{g.sample.question:<24} now {rate:.2f} of {len(known)}   filed {filed:.2f}")
 
 # %% [markdown]
 # Fewer than 16 were counted for one question: there the judger could not say. Lesson 03 looks
@@ -248,7 +254,8 @@ figure = Figure(figsize=(7, 2.6), dpi=80, layout="constrained")
 ax = figure.subplots()
 for level in [2, 3, 4]:
     rates = [s.pass_rate for s in train if s.extra["level"] == level]
-    ax.hist(rates, bins=17, range=(-1 / 32, 33 / 32), histtype="step", label=f"{level} digits")
+    edges = [(i - 0.5) / 16 for i in range(18)]
+    ax.hist(rates, bins=edges, histtype="step", label=f"{level} digits")
 ax.set(xlabel="pass rate of a question", ylabel="questions")
 ax.legend()
 Image(data=png(figure))
@@ -257,7 +264,7 @@ Image(data=png(figure))
 for level in [2, 3, 4]:
     rates = [s.pass_rate for s in train if s.extra["level"] == level]
     never, mean = sum(r == 0 for r in rates), sum(rates) / len(rates)
-    print(f"{level} digits: {len(rates)} questions, mean {mean:.3f}, never right {never}")
+    print(f"{level} digits: {len(rates)} questions, mean {mean:.3f}, never {never}")
 
 # %% [markdown]
 # ## 6. Where things are
@@ -278,7 +285,7 @@ for name in ["train", "dev", "test"]:
 
 # %%
 config = rl.Config.preset("tiny")
-for name in ["policy", "train_data", "batch_size", "group_size", "temperature", "policy_lr"]:
+for name in ["policy", "train_data", "batch_size", "group_size", "policy_lr"]:
     field = rl.Config.model_fields[name]
     print(f"{name:<12} {getattr(config, name)!s:<20} {field.description}")
 
@@ -304,7 +311,7 @@ attempt(lambda: rl.Config.preset("tiny", group_size=1))
 # | what you see | what it is | what to do |
 # |---|---|---|
 # | `No module named ...` | another kernel than the one you installed into | the table at the top |
-# | Colab forgets everything | its machine is new each day | clone and install again; keep `runs/` on your Drive |
+# | Colab forgets everything | its machine is new each day | clone and install again; keep runs on Drive |
 # | VS Code shows no picture | the notebook is not trusted | *Trust* in the bar above it |
 # | a cell takes minutes | other programs hold the cores | close them; pause other notebooks |
 # | the kernel dies | memory ran out | restart it, and run one notebook at a time |

@@ -48,7 +48,7 @@ def costly_text(answer: Any) -> str | None:
         return f"the text has {len(answer)} characters: exactly 5 are asked for"
     count = len(tokenizer().encode(answer, add_special_tokens=False, split_special_tokens=True))
     if count < 20:
-        return f"these 5 characters are {count} tokens, and more is possible: which characters have most bytes?"
+        return f"these 5 characters are {count} tokens, and more is possible: which have most bytes?"
     return None
 
 
