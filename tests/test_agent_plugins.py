@@ -260,9 +260,10 @@ def test_right_calls_pass() -> None:
 
 @pytest.mark.parametrize(("said", "name", "arguments"), [
     ('<tool_call>\n{"name": "web_search", "arguments": {"Query": "x"\n</tool_call>', "web_search",
-     '{"Query": "x"'),
+     '{"name": "web_search", "arguments": {"Query": "x"'),
     ("<tool_call>who is it</tool_call>", "", "who is it"),
-    ('<tool_call>{"name": "web_search", "arguments": "x"}</tool_call>', "web_search", '"x"}'),
+    ('<tool_call>{"name": "web_search", "arguments": "x"}</tool_call>', "web_search",
+     '{"name": "web_search", "arguments": "x"}'),
     ("<tool_call></tool_call>", "", ""),
 ])
 def test_a_broken_call_reaches_the_plug_in_as_a_call(said: str, name: str, arguments: str) -> None:

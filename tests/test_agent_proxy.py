@@ -43,8 +43,10 @@ from rlteach.agent import (
     wrap_inplace_trace,
 )
 from rlteach.agent.calling import LOOP
-from rlteach.agent.calls import CallError
+from rlteach.agent.calls import CallError, split_calls
+from rlteach.agent.search import SEARCH_TOOL
 from rlteach.agent.session import PolicySide
+from rlteach.agent.tools import ToolCallError, check_call, weather_tool
 from rlteach.serving.proxy_http import ProxyFace
 
 USER = {"role": "user", "content": "who?"}
@@ -407,3 +409,20 @@ def test_wrapped_sessions_of_a_real_model_never_mix(face: ProxyFace) -> None:
             assert not [j for j in range(8) if j != i and canary(str(j)) in text]
             check_record(policy, t)
     made.close()
+
+
+@pytest.mark.parametrize("block", [
+    '{"name": "web_search", "arguments": {"Query": "x"}',  # the last brace is missing
+    '{"name": "web_search", "arguments": {"Query": "x"}}}',
+    '"name": "web_search", "arguments": {"Query": "x"}',
+    '{"name": "web_search", "arguments": "{\\"Query\\": \\"x\\"}"}',
+    '{"name": "web_search", "arguments": {"Query": "x"}, }',
+    '{"arguments": {"Query": "x"}}', '{"Query": "x"}', '["web_search", {"Query": "x"}]', "", "web_search"])
+def test_a_broken_call_never_passes_for_a_right_one(block: str) -> None:
+    """A plug-in sees that the model called; whoever checks the arguments finds out that it did so wrongly."""
+    content, [call] = split_calls(f"<tool_call>{block}</tool_call>", lambda i: f"call_{i}", lenient=True)
+    assert content is None
+    with pytest.raises(ToolCallError):
+        check_call(call, [SEARCH_TOOL, weather_tool])
+    assert split_calls(f"<tool_call>{block}</tool_call>", lambda i: f"call_{i}") == (
+        f"<tool_call>{block}</tool_call>", [])

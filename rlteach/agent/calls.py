@@ -33,7 +33,6 @@ IGNORED = ("model", "user", "metadata", "safety_identifier", "prompt_cache_key",
            "prompt_cache_options", "extra_headers", "extra_query", "timeout")
 _BLOCK = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 _NAME = re.compile(r'"name"\s*:\s*"([^"\\]*)"')
-_ARGUMENTS = re.compile(r'"arguments"\s*:\s*(.*)', re.DOTALL)
 
 
 class CallError(ValueError):
@@ -116,7 +115,7 @@ def split_calls(text: str, new_id: Callable[[int], str], *, lenient: bool = Fals
                 ) -> tuple[str | None, list[dict[str, Any]]]:
     """(content, tool_calls in OpenAI's form) of an answer in the Hermes form
     <tool_call>{"name": ..., "arguments": {...}}</tool_call>. A block that is no call stays text;
-    lenient: it becomes a call with its raw text as arguments, for a plug-in that punishes such calls.
+    lenient: it becomes a call with the whole block as arguments, for a plug-in that punishes such calls.
     """
     calls: list[dict[str, Any]] = []
 
@@ -144,8 +143,11 @@ def _well_formed(block: str) -> tuple[str, str] | None:
 
 
 def _broken(block: str) -> tuple[str, str]:
-    name, arguments = _NAME.search(block), _ARGUMENTS.search(block)
-    return (name[1] if name else ""), (arguments[1] if arguments else block).strip()
+    """The name, if one can be read, and the whole block as arguments: they never pass for right ones. Half
+    of it might: a call that only lacks its last brace has arguments that are whole, and a model that is
+    rewarded for such calls learns to write them."""
+    name = _NAME.search(block)
+    return (name[1] if name else ""), block.strip()
 
 
 def refuse_control_tokens(where: str, value: Any, control: Sequence[str]) -> None:
