@@ -34,6 +34,8 @@ _WHERE = {
     "rlteach.training.metrics": ("table",),
     "rlteach.training.trainer": ("OrealTrainer",),
     "rlteach.views.plots": ("curves",),
+    "rlteach.views.live": ("view",),
+    "rlteach.views.widgets": ("widgets",),  # the module itself
 }
 _HOME = {name: module for module, names in _WHERE.items() for name in names}
 __all__ = sorted(_HOME)
@@ -42,7 +44,8 @@ __version__ = "0.1.0"
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
-        return getattr(import_module(_HOME[name]), name)
+        module = import_module(_HOME[name])
+        return module if module.__name__.endswith(f".{name}") else getattr(module, name)
     raise AttributeError(f"module 'rlteach' has no attribute {name!r}")
 
 
