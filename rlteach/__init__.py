@@ -35,8 +35,9 @@ _WHERE = {
     "rlteach.training.trainer": ("OrealTrainer",),
     "rlteach.views.plots": ("curves",),
     "rlteach.views.live": ("view",),
-    "rlteach.views.widgets": ("widgets",),  # the module itself
+    "rlteach.views.widgets": ("widgets",),
 }
+_MODULES = ("widgets",)  # names that are the module itself
 _HOME = {name: module for module, names in _WHERE.items() for name in names}
 __all__ = sorted(_HOME)
 __version__ = "0.1.0"
@@ -45,7 +46,7 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> Any:
     if name in _HOME:
         module = import_module(_HOME[name])
-        return module if module.__name__.endswith(f".{name}") else getattr(module, name)
+        return module if name in _MODULES else getattr(module, name)
     raise AttributeError(f"module 'rlteach' has no attribute {name!r}")
 
 

@@ -50,7 +50,7 @@ def half_width(scores: Sequence[float]) -> float | None:
     """Half the normal 95 % interval of the mean: 1.96 standard errors, over the answers as they came.
 
     Answers to one question are alike, so it says how sure the mean of these questions is, and less
-    about other questions. None: fewer than two scores.
+    about other questions. 0 when all scores are equal. None: fewer than two scores.
     """
     return 1.96 * stdev(scores) / math.sqrt(len(scores)) if len(scores) > 1 else None
 

@@ -58,6 +58,15 @@ def view_of(widget: Any) -> dict[str, Any]:
     return {WIDGET: {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}}
 
 
+def close(widget: Any) -> None:
+    """The widget and all it is made of: nothing of it is left in the kernel or the front end."""
+    for child in getattr(widget, "children", ()):
+        close(child)
+    for part in (widget.layout, getattr(widget, "style", None), widget):
+        if part is not None:
+            part.close()
+
+
 class AfterCells:
     """Calls `look` when a cell has been run, before the kernel says that it is idle, until it returns True.
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakValueDictionary
 
-from matplotlib.figure import Figure
+from rich.console import Console
 
 from rlteach.training.metrics import table
 from rlteach.training.run import Run
@@ -20,6 +20,7 @@ from rlteach.views.moving import MovingFigure
 from rlteach.views.pulse import Budget, Pulse
 
 ENDED = ("stopped", "finished", "failed")
+FIRST = "the first step is under way"
 LONGEST = 300  # characters of an error above a picture
 _open: WeakValueDictionary[int, View] = WeakValueDictionary()  # by id of the run
 
@@ -85,7 +86,7 @@ class View:
 
     def __init__(self, run: Run, screen: Notebook | Nowhere) -> None:
         self.run, self.screen = run, screen
-        self.png = plots.png(nothing_yet())
+        self.png = plots.png(plots.note(FIRST))
         self.error: Exception | None = None
         self.budget = Budget()
         self._records: list[StepRecord] = []
@@ -99,7 +100,7 @@ class View:
     def beat(self) -> bool:
         """Show what is new. True: there will be no more."""
         try:
-            return self._beat()
+            return self.budget.pay(self._beat)
         except Exception as error:  # a picture that fails must not take the run with it
             self.error = error
             self.screen.state(Status("failed", 0, 1, f"the view failed, the run goes on: {error}"))
@@ -111,12 +112,12 @@ class View:
             self._status = status
             self.screen.state(status)
         if status.ended:
-            self.png = self.budget.pay(lambda: self._figure.last(title(status.line)))
+            self.png = self._figure.last(title(status.line))
             self.screen.last(self.png)
             return True
         if len(self._records) != self._drawn and self.budget.allows():
             self._drawn = len(self._records)
-            self.png = self.budget.pay(lambda: self._figure.frame(plots.series(self._records)))
+            self.png = self._figure.frame(plots.series(self._records))
             self.screen.show(self.png)
         return False
 
@@ -152,7 +153,7 @@ class Nowhere:
     """A script, or a terminal: pictures are kept in view.png."""
 
     def open(self, png: bytes, nudge: Callable[[], None]) -> None:
-        print("rl.view shows its picture in a notebook; here it is kept in `view.png`, as bytes")
+        Console().print("rl.view shows its picture in a notebook; here it is kept in `view.png`, as bytes")
 
     def state(self, status: Status) -> None: ...
 
@@ -187,7 +188,7 @@ class Notebook:
         self.show(png)
         if self.panel is not None:
             self.controls.show({})
-            self.panel.box.close_all()
+            cell.close(self.panel.box)
             self.panel = None
 
 
@@ -211,15 +212,8 @@ class Panel:
             status.state, "")
         self.line.value = html.escape(status.line)
         for name, button in self.buttons.items():
-            button.disabled = status.ended or (name == "Resume") != (status.state == "paused") and name in (
-                "Pause", "Resume")
-
-
-def nothing_yet() -> Figure:
-    """What stands there before the first step, as large as what comes."""
-    figure = plots.small_figure()
-    figure.text(0.5, 0.5, "the first step is under way", ha="center", color=plots.GREY)
-    return figure
+            button.disabled = status.ended or ((name == "Resume") != (status.state == "paused") and name in (
+                "Pause", "Resume"))
 
 
 def title(line: str) -> str:

@@ -92,7 +92,8 @@ class MovingFigure:
         for name, (x, *ys) in series.items():
             if artist := self.artists.get(name):
                 _set(artist, np.asarray(x, float), [np.asarray(y, float) for y in ys])
-        return [cell for cell, axes in self.cells.items() if any([_widen(ax) for ax in axes])]
+        widened = {cell: [_widen(ax) for ax in axes] for cell, axes in self.cells.items()}
+        return [cell for cell, axes in widened.items() if any(axes)]
 
 
 def _encode(canvas: FigureCanvasAgg, compress_level: int) -> bytes:

@@ -30,8 +30,8 @@ LENGTH = {"response/length": (BLUE, "tokens an answer")}
 LOST = {"response/truncated": (RED, "cut off"), "response/no_answer": (ORANGE, "no answer found"),
         "judge/unscorable": (GREY, "unscorable")}
 COLUMNS = ("reward/mean", BAND, "dev/accuracy", *LOSSES, *DISTANCE, *LENGTH, *LOST)
-OVERLAID = {"reward/mean": "reward of the rollouts", "loss/total": "loss", "kl/reference": "KL to the reference",
-            "entropy": "entropy (nats a token)"}
+OVERLAID = {"reward/mean": "reward of the rollouts", "loss/total": "loss",
+            "kl/reference": "KL to the reference", "entropy": "entropy (nats a token)"}
 
 
 def curves(
@@ -110,6 +110,13 @@ def band(mean: np.ndarray, half: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def small_figure() -> Figure:
     """768 x 432 pixels."""
     return Figure(figsize=(9.6, 5.4), dpi=80)
+
+
+def note(text: str) -> Figure:
+    """What stands there before there are curves, as large as they will be."""
+    figure = small_figure()
+    figure.text(0.5, 0.5, text, ha="center", color=GREY)
+    return figure
 
 
 def _panels(*, still: bool) -> tuple[Figure, np.ndarray]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
+T = TypeVar("T")
 INTERVAL = 0.25  # seconds between two looks
 SHARE, AT_ONCE = 0.02, 0.3  # of the process's processor time; seconds granted at the beginning
 
@@ -20,7 +22,7 @@ class Budget:
     def allows(self) -> bool:
         return self.spent <= self.at_once + self.share * (time.process_time() - self.began)
 
-    def pay(self, work: Callable[[], bytes]) -> bytes:
+    def pay(self, work: Callable[[], T]) -> T:
         """work(), on the bill of this budget."""
         began = time.thread_time()
         try:
