@@ -131,11 +131,18 @@ class Page:
         return "\n".join(self.page.locator(OUTPUT).all_inner_texts())
 
     def save(self) -> nbformat.NotebookNode:
-        before = self.path.stat().st_mtime_ns
+        """The file, as soon as it holds the picture that is shown."""
+        picture = self.picture().partition(",")[2].strip()
         self.page.click(".jp-Notebook .jp-Cell >> nth=0")
         self.page.keyboard.press("Control+s")
-        eventually(lambda: self.path.stat().st_mtime_ns != before, "the notebook to be saved")
-        return nbformat.read(self.path, as_version=4)
+        eventually(lambda: picture in self.path.read_text().replace("\\n", ""), "the notebook to be saved")
+        return eventually(self._read, "the whole file")
+
+    def _read(self) -> nbformat.NotebookNode | None:
+        try:
+            return nbformat.read(self.path, as_version=4)
+        except nbformat.reader.NotJSONError:
+            return None
 
     def shoot(self, name: str) -> None:
         """A picture of the notebook for docs/, when it was asked for."""
