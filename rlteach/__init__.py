@@ -40,7 +40,10 @@ _WHERE = {
     "rlteach.views.snapshots": ("Snapshots",),
     "rlteach.views.token_rewards": ("token_heatmap", "token_table"),
     "rlteach.course.checking": ("check",),
+    "rlteach.views.live": ("view",),
+    "rlteach.views.widgets": ("widgets",),
 }
+_MODULES = ("widgets",)  # names that are the module itself
 _HOME = {name: module for module, names in _WHERE.items() for name in names}
 __all__ = sorted(_HOME)
 __version__ = "0.1.0"
@@ -48,7 +51,8 @@ __version__ = "0.1.0"
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
-        return getattr(import_module(_HOME[name]), name)
+        module = import_module(_HOME[name])
+        return module if name in _MODULES else getattr(module, name)
     raise AttributeError(f"module 'rlteach' has no attribute {name!r}")
 
 
