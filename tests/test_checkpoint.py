@@ -38,8 +38,9 @@ SUMMARY = {"preset", "seed", "state", "steps", "seconds", "tokens", "before", "a
            "best_step", "unscorable", "versions", "machine"}
 EVALUATION = {"accuracy", "ci95", "n", "k", "pass_at_k", "by_level", "unscorable"}
 METRICS = {
-    "step", "reward/mean", "reward/ci95", "pass_rate", "groups/kept", "groups/zero_std", "advantage/mean", "loss/total",
-    "loss/positive", "loss/negative", "loss/kl", "kl/reference", "entropy", "ratio/max_deviation",
+    "step", "reward/mean", "reward/ci95", "pass_rate", "groups/kept", "groups/zero_std", "advantage/mean",
+    "loss/total", "loss/positive", "loss/negative", "loss/kl", "kl/reference", "entropy",
+    "ratio/max_deviation",
     "lr/policy", "grad_norm/policy", "response/length", "response/truncated", "response/no_answer",
     "judge/unscorable", "judge/seconds", "seconds/rollout", "seconds/grade", "seconds/update",
     "seconds/total", "tokens/rollout", "tokens_per_second", "memory/peak",
