@@ -34,6 +34,7 @@ _WHERE = {
     "rlteach.training.metrics": ("table",),
     "rlteach.training.trainer": ("OrealTrainer",),
     "rlteach.views.plots": ("curves",),
+    "rlteach.course.checking": ("check",),
 }
 _HOME = {name: module for module, names in _WHERE.items() for name in names}
 __all__ = sorted(_HOME)
