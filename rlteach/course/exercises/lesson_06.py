@@ -11,7 +11,8 @@ from rlteach.oreal.losses import Normalizers
 
 LAWS = (([0.1, 0.25, 0.05, 0.6], [True, False, True, False], 4), ([0.5, 0.5], [True, False], 4),
         ([0.2, 0.3, 0.5], [True, True, False], 1), ([0.9, 0.1], [False, True], 16))
-BATCHES = (([4, 6, 10], [True, True, False]), ([7, 3], [False, False]), ([5, 5, 5, 9], [True, False, True, True]))
+BATCHES = (([4, 6, 10], [True, True, False]), ([7, 3], [False, False]),
+           ([5, 5, 5, 9], [True, False, True, True]))
 PAIRS = (([0.1, 0.25, 0.65], [0.3, 0.3, 0.4]), ([0.5, 0.5], [0.9, 0.1]), ([0.2, 0.8], [0.2, 0.8]))
 
 
@@ -28,8 +29,9 @@ def law(answer: Any) -> str | None:
             return f"for n={n} these probabilities add up to {sum(found):.3f}, and a law adds up to 1"
         for i, (mine, its) in enumerate(zip(found, best_of_n(pi, right, n), strict=True)):
             if abs(mine - its) > 1e-6:
-                return (f"for {pi}, n={n}, answer {i} ({'right' if right[i] else 'wrong'}) has {mine:.4f}, which "
-                        "is off: when is such an answer handed in?")
+                kind = "right" if right[i] else "wrong"
+                return (f"for {pi}, n={n}, answer {i} ({kind}) has {mine:.4f}, which is off: when is such an "
+                        "answer handed in?")
     return None
 
 
@@ -98,6 +100,7 @@ def pull(pi, reference):
         "towards the loss": lambda pi, reference: [r - p for p, r in zip(pi, reference, strict=True)],
         "k1's": lambda pi, reference: [0.0] * len(pi),
         "ratios": lambda pi, reference: [p / r - 1 for p, r in zip(pi, reference, strict=True)],
-        "weighed by the policy": lambda pi, reference: [p * (p - r) for p, r in zip(pi, reference, strict=True)],
+        "weighed by the policy": lambda pi, reference: [
+            p * (p - r) for p, r in zip(pi, reference, strict=True)],
     }),
 )
