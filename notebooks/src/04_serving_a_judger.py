@@ -17,7 +17,10 @@ from collections import Counter
 
 import openai
 import torch
-from rlteach.judger.verdicts import Rubric
+from IPython.display import Image
+from matplotlib.figure import Figure
+from rlteach.judger.verdicts import Rubric, read_verdict
+from rlteach.views.plots import png
 from transformers.utils import logging
 
 logging.disable_progress_bar()
@@ -100,11 +103,13 @@ def ask(candidate):
 for text in candidates:
     print(text)
     print("   ", ask(text))
-print(list(json.loads(ask(candidates[0]))))
+    verdict, _ = read_verdict(ask(text), "en", text, schema=True)
+    assert verdict == (json.loads(ask(text))["judgement"] == "correct")
 
 # %% [markdown]
 # The rationale is the working: the digits of what was said, each beside a digit of the gold
-# answer, up to the first that differs.
+# answer, up to the first that differs. The library's `read_verdict` takes such a reply and
+# nothing else; the assert says that it agrees with a plain look at the JSON.
 
 # %% [markdown]
 # ## 4. A judger made of it
@@ -183,8 +188,23 @@ for name, table in (("tiny-judge", confusion(by_model)), ("rule", confusion(by_r
         print("{:<11} truth {:<10} says correct {:>3}  incorrect {:>3}  unscorable {:>3}".format(
             name, label, *counts))
 
+# %%
+figure = Figure(figsize=(7, 2.2), dpi=90, layout="constrained")
+ax = figure.subplots()
+shades = {("correct", "correct"): "tab:green", ("correct", "incorrect"): "#b5ddb5",
+          ("correct", "unscorable"): "lightgray", ("incorrect", "correct"): "tab:red",
+          ("incorrect", "incorrect"): "#f3b6b6", ("incorrect", "unscorable"): "gray"}
+for name, judgements in (("rule", by_rule), ("tiny-judge", by_model)):
+    start = 0
+    for key, color in shades.items():
+        ax.barh(name, confusion(judgements)[key], left=start, color=color,
+                label=f"{key[0]}, says {key[1]}" if name == "rule" else None)
+        start += confusion(judgements)[key]
+_ = ax.legend(fontsize=7, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.15))
+Image(data=png(figure))
+
 # %% [markdown]
-# This is a **confusion matrix** (混淆矩阵). The two judges err in opposite ways. The rule accepts
+# This is a **confusion matrix** (混淆矩阵): green answers are right, red ones wrong. The two judges err in opposite ways. The rule accepts
 # nothing that is wrong, and misses most that is right, because these candidates chat. The model
 # finds most of them, and lets some wrong ones pass. For a reward the second kind of
 # error is the worse one: what wrongly pays is what the policy will learn.
@@ -222,8 +242,11 @@ for text, before, after in zip(texts, alone, together):
         print(f"{text[-24:]!r:<28} {after.status:<10} {after.source}  {after.reason[:44]}")
 
 # %% [markdown]
-# One question in a hundred is put to the model, and the others cost nothing. The same in
-# `rlteach train`: `--set judger=rule_then_llm`.
+# A few answers are put to the model, and the others cost nothing. In `rlteach train` it is
+# `--set judger=rule_then_llm`. The library's own lines:
+
+# %%
+print(inspect.getsource(rl.RuleThenLLM.grade_all))
 
 # %% [markdown]
 # ## 7. Break it

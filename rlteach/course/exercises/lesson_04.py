@@ -30,7 +30,7 @@ def read(answer: Any) -> str | None:
         except Exception as error:
             raise NotYetError(f"for the reply {text!r} it raised {type(error).__name__}: {error}") from None
         if wanted is None and found is not None:
-            return f"the reply {text!r} is no verdict in the form that was asked for, and None is what to return"
+            return f"the reply {text!r} is no verdict in the form that was asked for: there None is due"
         if wanted is not None and (found is None or number(found, f"the score of {text!r}") != wanted):
             return f"the reply {text!r} is a verdict, and its score is another one"
     return None
@@ -40,9 +40,9 @@ def quality(answer: Any) -> str | None:
     for matrix in MATRICES:
         accuracy, false = numbers(call(answer, *matrix), 2, f"what it returns for {matrix}")
         if abs(accuracy - (matrix[0] + matrix[3]) / sum(matrix)) > 1e-6:
-            return f"for {matrix}, {accuracy:.3f} is not the share of true verdicts: which two of the four are true?"
+            return f"for {matrix}, {accuracy:.3f} is not the share of true verdicts: which two are true?"
         if abs(false - matrix[2] / (matrix[2] + matrix[3])) > 1e-6:
-            return f"for {matrix}, the false positive rate is not {false:.3f}: it is a share of the wrong answers"
+            return f"for {matrix}, the false positive rate is not {false:.3f}: it is a share of wrong answers"
     return None
 
 
@@ -50,7 +50,7 @@ def truly_right(answer: Any) -> str | None:
     for p, hit, false in JUDGES:
         found = number(call(answer, p, hit, false), f"the share for p={p}, hit={hit}, false={false}")
         if abs(found - p * hit / (p * hit + (1 - p) * false)) > 1e-6:
-            return (f"for p={p}, hit={hit}, false={false} it is not {found:.3f}: how many of 1000 answers are "
+            return (f"for p={p}, hit={hit}, false={false} it is not {found:.3f}: of 1000 answers, how many are "
                     "accepted, and how many of those are right?")
     return None
 
