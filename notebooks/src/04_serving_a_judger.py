@@ -185,7 +185,7 @@ def confusion(judgements):
 for name, table in (("tiny-judge", confusion(by_model)), ("rule", confusion(by_rule))):
     for label in ("correct", "incorrect"):
         counts = [table[label, said] for said in ("correct", "incorrect", "unscorable")]
-        print("{:<11} truth {:<10} says correct {:>3}  incorrect {:>3}  unscorable {:>3}".format(
+        print("{:<11} truth {:<10} says right {:>3}  wrong {:>3}  none {:>3}".format(
             name, label, *counts))
 
 # %%
@@ -204,10 +204,11 @@ _ = ax.legend(fontsize=7, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.1
 Image(data=png(figure))
 
 # %% [markdown]
-# This is a **confusion matrix** (混淆矩阵): green answers are right, red ones wrong. The two judges err in opposite ways. The rule accepts
-# nothing that is wrong, and misses most that is right, because these candidates chat. The model
-# finds most of them, and lets some wrong ones pass. For a reward the second kind of
-# error is the worse one: what wrongly pays is what the policy will learn.
+# This is a **confusion matrix** (混淆矩阵); the candidates of the green parts are right,
+# those of the red parts wrong. The two judges err in opposite ways. The rule accepts nothing
+# that is wrong, and misses most that is right, because these candidates chat. The model finds
+# most of them, and lets some wrong ones pass. For a reward that is the worse error: what
+# wrongly pays is what the policy will learn.
 
 # %%
 for p, j in zip(pairs, by_model):

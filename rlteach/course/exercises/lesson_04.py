@@ -50,8 +50,8 @@ def truly_right(answer: Any) -> str | None:
     for p, hit, false in JUDGES:
         found = number(call(answer, p, hit, false), f"the share for p={p}, hit={hit}, false={false}")
         if abs(found - p * hit / (p * hit + (1 - p) * false)) > 1e-6:
-            return (f"for p={p}, hit={hit}, false={false} it is not {found:.3f}: of 1000 answers, how many are "
-                    "accepted, and how many of those are right?")
+            return (f"for p={p}, hit={hit}, false={false} it is not {found:.3f}: of 1000 answers, how many "
+                    "are accepted, and how many of those are right?")
     return None
 
 
