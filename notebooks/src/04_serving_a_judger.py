@@ -29,8 +29,8 @@ torch.set_num_threads(1)
 # %% [markdown]
 # ## 1. Four answers that a rule cannot settle
 #
-# The judger (判别器) sees a question, the gold answer and the candidate. Mark these by hand:
-# does the candidate give 85, and only 85?
+# The judger (判别器) sees a question, the gold answer and the candidate. Mark these by
+# hand: does the candidate give 85, and only 85?
 
 # %%
 question = rl.Message("user", "What is 47 + 38?")
@@ -48,23 +48,23 @@ for text, j in zip(candidates, rl.RuleJudger().grade(group)):
     print(f"{text:<30} {j.status:<11} {j.reason}")
 
 # %% [markdown]
-# The rule wants a box or `the answer is`, and is strict on purpose: what it cannot find is
-# wrong. The first candidate is right all the same.
+# The rule wants a box or `the answer is`, and is strict on purpose: what it cannot find
+# is wrong. The first candidate is right all the same.
 
 # %% [markdown]
 # ## 2. Start a server
 #
 # `tiny-judge` is a model of 0.9 million weights that learned one thing: to compare a
-# candidate with whole numbers. `rl.serve` puts it behind the same protocol (OpenAI's) that big
-# servers speak. In a terminal it is `rlteach serve tiny-judge`.
+# candidate with whole numbers. `rl.serve` puts it behind the same protocol (OpenAI's)
+# that big servers speak. In a terminal it is `rlteach serve tiny-judge`.
 
 # %% tags=["nbval-ignore-output"]
 server = rl.serve("tiny-judge")
 server
 
 # %% [markdown]
-# Any client will do. This is the plain `openai` package, with no word of rlteach in it. The
-# key is a random one: nobody else on this machine can ask.
+# Any client will do. This is the plain `openai` package, with no word of rlteach in it.
+# The key is a random one: nobody else on this machine can ask.
 
 # %%
 client = openai.OpenAI(base_url=server.url, api_key=server.api_key, max_retries=0)
@@ -77,8 +77,8 @@ except openai.AuthenticationError as refusal:
 # %% [markdown]
 # ## 3. The question and the verdict
 #
-# What is a judge told? A rubric (评判标准), and one JSON object that holds the three texts. The
-# candidate is a string in it: whatever it says, it cannot leave its place.
+# What is a judge told? A rubric (评判标准), and one JSON object that holds the three texts.
+# The candidate is a string in it: whatever it says, it cannot leave its place.
 
 # %%
 rubric = Rubric.of("en")
@@ -88,9 +88,9 @@ print()
 print(messages[1]["content"])
 
 # %% [markdown]
-# The reply has a form, too, a **JSON schema**. The server lets the model write nothing else:
-# first the rationale (理由), then one of two words. Why in this order? A model that writes its
-# verdict first has nothing to base it on.
+# The reply has a form, too, a **JSON schema**. The server lets the model write nothing
+# else: first the rationale (理由), then one of two words. Why in this order? A model that
+# writes its verdict first has nothing to base it on.
 
 # %%
 def ask(candidate):
@@ -107,15 +107,16 @@ for text in candidates:
     assert verdict == (json.loads(ask(text))["judgement"] == "correct")
 
 # %% [markdown]
-# The rationale is the working: the digits of what was said, each beside a digit of the gold
-# answer, up to the first that differs. The library's `read_verdict` takes such a reply and
-# nothing else; the assert says that it agrees with a plain look at the JSON.
+# The rationale is the working: the digits of what was said, each beside a digit of the
+# gold answer, up to the first that differs. The library's `read_verdict` takes such a
+# reply and nothing else; the assert says that it agrees with a plain look at the JSON.
 
 # %% [markdown]
 # ## 4. A judger made of it
 #
-# `rl.LLMJudger` asks these questions for you: many at once, again after a failure. It is a
-# judger like the rule: one judgement an answer. `free_text` lets it see answers without a box.
+# `rl.LLMJudger` asks these questions for you: many at once, again after a failure. It
+# is a judger like the rule: one judgement an answer. `free_text` lets it see answers
+# without a box.
 
 # %%
 judge = rl.LLMJudger(server.url, api_key=server.api_key, free_text=True)
@@ -123,9 +124,9 @@ for text, j in zip(candidates, judge.grade(group)):
     print(f"{text:<30} {j.score:.0f} {j.status:<10} {j.reason}")
 
 # %% [markdown]
-# Never let a model give rewards before it has passed a test. `probe` asks what the server can
-# do. `self_test` puts known pairs to the judge, tricks among them: one wrong answer accepted,
-# and it is refused. Both are done before every run.
+# Never let a model give rewards before it has passed a test. `probe` asks what the
+# server can do. `self_test` puts known pairs to the judge, tricks among them: one wrong
+# answer accepted, and it is refused. Both are done before every run.
 
 # %%
 (found,) = judge.probe()
@@ -135,8 +136,9 @@ print(f"known {test.known} of {test.right} right ones")
 print(f"accepted {test.accepted} of {test.wrong} wrong ones, {test.blocked} never reached it")
 
 # %% [markdown]
-# Blocked are those without any content (a colon, `Solution`): such "master keys" are known to
-# get approval from large models, so nobody is asked. A judge that is easily persuaded does not pass:
+# Blocked are those without any content (a colon, `Solution`): such "master keys" are
+# known to get approval from large models, so nobody is asked. A judge that is easily
+# persuaded does not pass:
 
 # %%
 def flattered(asked):
@@ -152,9 +154,9 @@ with rl.FakeJudge(reply=flattered) as kind, rl.LLMJudger(kind.url) as persuaded:
 # %% [markdown]
 # ## 5. How good is it?
 #
-# data/judge/pairs.jsonl holds labelled pairs; nobody judged them, the label follows from how
-# each was made. Take 200 English ones that were not trained on. Of those, half are in words that
-# the model has never seen.
+# data/judge/pairs.jsonl holds labelled pairs; nobody judged them, the label follows
+# from how each was made. Take 200 English ones that were not trained on. Of those, half
+# are in words that the model has never seen.
 
 # %%
 lines = rl.data_path("judge/pairs.jsonl").read_text(encoding="utf-8").splitlines()
@@ -205,10 +207,10 @@ Image(data=png(figure))
 
 # %% [markdown]
 # This is a **confusion matrix** (混淆矩阵); the candidates of the green parts are right,
-# those of the red parts wrong. The two judges err in opposite ways. The rule accepts nothing
-# that is wrong, and misses most that is right, because these candidates chat. The model finds
-# most of them, and lets some wrong ones pass. For a reward that is the worse error: what
-# wrongly pays is what the policy will learn.
+# those of the red parts wrong. The two judges err in opposite ways. The rule accepts
+# nothing that is wrong, and misses most that is right, because these candidates chat.
+# The model finds most of them, and lets some wrong ones pass. For a reward that is the
+# worse error: what wrongly pays is what the policy will learn.
 
 # %%
 for p, j in zip(pairs, by_model):
@@ -219,8 +221,8 @@ for p, j in zip(pairs, by_model):
 # %% [markdown]
 # ## 6. Both: the rule first
 #
-# So let the rule decide what it can read, and ask the model only for the rest. Here are real
-# rollouts of the untrained policy. Some have a box that no rule can read.
+# So let the rule decide what it can read, and ask the model only for the rest. Here are
+# real rollouts of the untrained policy. Some have a box that no rule can read.
 
 # %%
 config = rl.Config.preset("tiny")
@@ -243,8 +245,8 @@ for text, before, after in zip(texts, alone, together):
         print(f"{text[-24:]!r:<28} {after.status:<10} {after.source}  {after.reason[:44]}")
 
 # %% [markdown]
-# A few answers are put to the model, and the others cost nothing. In `rlteach train` it is
-# `--set judger=rule_then_llm`. The library's own lines:
+# A few answers are put to the model, and the others cost nothing. In `rlteach train` it
+# is `--set judger=rule_then_llm`. The library's own lines:
 
 # %%
 print(inspect.getsource(rl.RuleThenLLM.grade_all))
@@ -252,8 +254,9 @@ print(inspect.getsource(rl.RuleThenLLM.grade_all))
 # %% [markdown]
 # ## 7. Break it
 #
-# Judges are servers, and servers fail. `rl.FakeJudge` knows the truth and breaks on purpose.
-# `faults` says how; `share=1` means every time. What does the judger make of it?
+# Judges are servers, and servers fail. `rl.FakeJudge` knows the truth and breaks on
+# purpose. `faults` says how; `share=1` means every time. What does the judger make of
+# it?
 
 # %%
 boxed = group_of(sample, [r"\boxed{85}", r"\boxed{75}"])
@@ -272,10 +275,10 @@ for fault in ("reset", "error_500", "silent", "denied_401", "negated", "cut_verd
         print(f"{fault:<12} score {j.score}  {j.status}  {j.reason.replace(url, 'URL')[:66]}")
 
 # %% [markdown]
-# Not one number. An outage is `judge unavailable`, a reply that is not exactly a verdict is
-# `no verdict`, and both are `unscorable`: left out of the baseline and of the loss. Many
-# programs write 0 here, or -1. Then a network that fails teaches the policy that its
-# answers are bad, and nobody notices.
+# Not one number. An outage is `judge unavailable`, a reply that is not exactly a
+# verdict is `no verdict`, and both are `unscorable`: left out of the baseline and of
+# the loss. Many programs write 0 here, or -1. Then a network that fails teaches the
+# policy that its answers are bad, and nobody notices.
 
 # %%
 judgements, _ = through("reset", "error_500", "unready_503", share=0.6)
@@ -283,8 +286,8 @@ for j in judgements:
     print(j.score, j.status)
 
 # %% [markdown]
-# When only some requests fail, it asks again, and the verdicts are the true ones. And what
-# becomes of a group in which one member has no score?
+# When only some requests fail, it asks again, and the verdicts are the true ones. And
+# what becomes of a group in which one member has no score?
 
 # %%
 from rlteach.oreal.advantage import code_rewards, rloo
@@ -298,8 +301,8 @@ print("made wrong ", [round(a, 2) for a in as_wrong])
 # %% [markdown]
 # ## 8. What a judge costs
 #
-# The rule takes no time to speak of. A model writes a rationale for every answer. How many
-# answers a second, one at a time and many at once?
+# The rule takes no time to speak of. A model writes a rationale for every answer. How
+# many answers a second, one at a time and many at once?
 
 # %% tags=["nbval-ignore-output"]
 import time
@@ -319,9 +322,9 @@ print(f"tiny-judge, one each {speed(judge, groups[:20], False):8.1f} answers a s
 print(f"tiny-judge, at once  {speed(judge, groups[:100], True):8.1f} answers a second")
 
 # %% [markdown]
-# A step of the preset has 512 answers. Requests that wait together are sampled as one batch:
-# this is why a judger takes whole groups, and why a run judges one part of a batch while
-# another is being sampled.
+# A step of the preset has 512 answers. Requests that wait together are sampled as one
+# batch: this is why a judger takes whole groups, and why a run judges one part of a
+# batch while another is being sampled.
 
 # %% tags=["nbval-ignore-output"]
 for judger in (judge, strict):
@@ -332,9 +335,9 @@ server
 # %% [markdown]
 # ## 9. Exercises
 #
-# **One.** Write the reader of a reply: `text` is what the judge sent. Return 1.0 or 0.0 for a
-# verdict in exactly the form that was asked for, and `None` for everything else: no JSON,
-# another word, a missing field.
+# **One.** Write the reader of a reply: `text` is what the judge sent. Return 1.0 or 0.0
+# for a verdict in exactly the form that was asked for, and `None` for everything else:
+# no JSON, another word, a missing field.
 
 # %%
 def read(text):
@@ -365,9 +368,10 @@ rl.check("04.1", read)
 # </details>
 
 # %% [markdown]
-# **Two.** A confusion matrix is given as four numbers: right answers that were accepted and
-# rejected, wrong ones that were accepted and rejected. Return the share of all verdicts that
-# are true, and the **false positive** rate (误判为正): the share of wrong answers that pass.
+# **Two.** A confusion matrix is given as four numbers: right answers that were accepted
+# and rejected, wrong ones that were accepted and rejected. Return the share of all
+# verdicts that are true, and the **false positive** rate (误判为正): the share of wrong
+# answers that pass.
 
 # %%
 def quality(right_accepted, right_rejected, wrong_accepted, wrong_rejected):
@@ -388,9 +392,10 @@ rl.check("04.2", quality)
 # </details>
 
 # %% [markdown]
-# **Three.** The policy is right with probability `p`. A judge accepts a right answer with
-# probability `hit`, a wrong one with probability `false`. What share of the answers that get
-# a reward are really right? Guess first for `p = 0.05`, `hit = 0.95`, `false = 0.04`.
+# **Three.** The policy is right with probability `p`. A judge accepts a right answer
+# with probability `hit`, a wrong one with probability `false`. What share of the
+# answers that get a reward are really right? Guess first for `p = 0.05`, `hit = 0.95`,
+# `false = 0.04`.
 
 # %%
 def truly_right(p, hit, false):
@@ -407,7 +412,8 @@ rl.check("04.3", truly_right)
 #     return p * hit / (p * hit + (1 - p) * false)
 # ```
 #
-# At `p = 0.05` it is 0.56: nearly half of all rewards are paid for wrong answers, by a judge
-# that is right 96 times of a hundred. On hard questions the false positives decide.
+# At `p = 0.05` it is 0.56: nearly half of all rewards are paid for wrong answers, by a
+# judge that is right 96 times of a hundred. On hard questions the false positives
+# decide.
 #
 # </details>

@@ -45,7 +45,8 @@ for name, probability, r in zip(names, pi, reward):
 # $$J = \sum_s \pi(s)\,r(s), \qquad
 # \frac{\partial J}{\partial z_k} = \pi_k\,(r_k - J)$$
 #
-# The right side is its exact gradient (梯度) with respect to logit $z_k$. Let torch check it.
+# The right side is its exact gradient (梯度) with respect to logit $z_k$. Let torch check
+# it.
 
 # %%
 def expected_reward(z):
@@ -104,9 +105,9 @@ for n in (1, 10, 100, 1000, 10_000, 100_000):
 # %% [markdown]
 # ## 3. A baseline
 #
-# Take a number $b$ off every reward. It is called a **baseline** (基线). The mean does not
-# notice, because $\sum_s \pi(s)\,\nabla\log\pi(s)$ is the gradient of $\sum_s \pi(s) = 1$,
-# which is zero. The noise does notice.
+# Take a number $b$ off every reward. It is called a **baseline** (基线). The mean does
+# not notice, because $\sum_s \pi(s)\,\nabla\log\pi(s)$ is the gradient of $\sum_s
+# \pi(s) = 1$, which is zero. The noise does notice.
 
 # %%
 def noise(b):
@@ -225,9 +226,9 @@ for right in range(9):
     print("{:>10}     {:>10}  {:>5}     {:>10}  {:>5}".format(right, *cells))
 
 # %% [markdown]
-# Two things to see. What is rare in its group is pushed hardest. And in the first and the
-# last row all advantages are 0: a group of one kind says **nothing**. The model wrote eight
-# answers for it in vain.
+# Two things to see. What is rare in its group is pushed hardest. And in the first and
+# the last row all advantages are 0: a group of one kind says **nothing**. The model
+# wrote eight answers for it in vain.
 
 # %% [markdown]
 # ## 5. How large a group?
@@ -256,8 +257,8 @@ print("the expected reward as b", round(noise(J) / 48**0.5, 3))
 # %% [markdown]
 # ### The other side: groups that say nothing
 #
-# A group needs a right and a wrong answer. If an answer is right with probability $p$, the
-# **pass rate** (通过率), then $G$ of them are mixed with probability
+# A group needs a right and a wrong answer. If an answer is right with probability $p$,
+# the **pass rate** (通过率), then $G$ of them are mixed with probability
 #
 # $$1 - p^G - (1-p)^G$$
 
@@ -325,9 +326,9 @@ print(f"pass rate 0.8 to 1.0: {len(easy):>4} questions, drawn 0 times, mixed {sh
 # %% [markdown]
 # ## 6. The same answers, spent in two ways
 #
-# Both runs sample 256 answers a step, for 12 steps. One asks 16 questions 16 times each, the
-# other 64 questions 4 times each. `one_pair` keeps one right and one wrong answer of every
-# mixed group. Guess which one learns faster.
+# Both runs sample 256 answers a step, for 12 steps. One asks 16 questions 16 times
+# each, the other 64 questions 4 times each. `one_pair` keeps one right and one wrong
+# answer of every mixed group. Guess which one learns faster.
 
 # %%
 def train(**changes):
@@ -361,11 +362,13 @@ print("64 x 4 is better by more than luck:",
 
 # %% [markdown]
 # Of the same 256 answers the large groups keep at most 16 pairs, the small ones two to
-# three times as many, from other questions each. That outweighs a slightly better baseline.
+# three times as many, from other questions each. That outweighs a slightly better
+# baseline.
 #
-# Do not take it for a law: it is one task, one seed, and a model that is right every third
-# time. Where it is right once in a hundred times, a group of four is hardly ever mixed, and
-# only large groups speak. (The preset's 32 x 16 takes twice the answers a step.)
+# Do not take it for a law: it is one task, one seed, and a model that is right every
+# third time. Where it is right once in a hundred times, a group of four is hardly ever
+# mixed, and only large groups speak. (The preset's 32 x 16 takes twice the answers a
+# step.)
 
 # %% [markdown]
 # ## 7. Exercises
@@ -374,8 +377,8 @@ print("64 x 4 is better by more than luck:",
 # as you like.
 #
 # **One.** Write the advantages yourself. `scores` holds 1 (right), 0 (wrong) or `None`
-# (nobody could judge); the rewards are +1 and -1. Leave one out; an answer without a score
-# gets `None`, and is in nobody's baseline.
+# (nobody could judge); the rewards are +1 and -1. Leave one out; an answer without a
+# score gets `None`, and is in nobody's baseline.
 
 # %%
 def advantages(scores):
@@ -398,8 +401,8 @@ rl.check("05.1", advantages)
 # </details>
 
 # %% [markdown]
-# **Two.** How large must a group be, so that at least `share` of the groups are mixed? Return
-# the smallest `G` for a pass rate `p`. Guess first for `p = 0.1` and 90 %.
+# **Two.** How large must a group be, so that at least `share` of the groups are mixed?
+# Return the smallest `G` for a pass rate `p`. Guess first for `p = 0.1` and 90 %.
 
 # %%
 def smallest_group(p, share):
@@ -426,9 +429,9 @@ rl.check("05.2", smallest_group)
 
 # %% [markdown]
 # **Three.** The expected reward is a good baseline, not the best one. Look at the left
-# picture of section 3 again. For probabilities `pi` and rewards `reward`, which `b` makes the
-# noise least? Set the derivative of $\sum_s \pi(s)\,(r(s)-b)^2\,|\nabla\log\pi(s)|^2$ to zero, or
-# try many values.
+# picture of section 3 again. For probabilities `pi` and rewards `reward`, which `b`
+# makes the noise least? Set the derivative of $\sum_s
+# \pi(s)\,(r(s)-b)^2\,|\nabla\log\pi(s)|^2$ to zero, or try many values.
 
 # %%
 def best_baseline(pi, reward):
@@ -455,5 +458,6 @@ rl.check("05.3", best_baseline)
 # </details>
 
 # %% [markdown]
-# **To break it.** In section 6, add `selection="mixed"` to both runs: then all members of a
-# mixed group are kept, not one pair. What happens to the difference? And with `advantage="grpo"`?
+# **To break it.** In section 6, add `selection="mixed"` to both runs: then all members
+# of a mixed group are kept, not one pair. What happens to the difference? And with
+# `advantage="grpo"`?

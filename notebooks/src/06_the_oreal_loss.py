@@ -53,8 +53,8 @@ for n in (1, 2, 4, 7):
     print(f"best of {n}    ", [f"{x:.2f}" for x in law.tolist()], f"right {law[right].sum():.2f}")
 
 # %% [markdown]
-# Equation 5 says the same without a loop: right answers are multiplied by one number, wrong
-# ones by another.
+# Equation 5 says the same without a loop: right answers are multiplied by one number,
+# wrong ones by another.
 #
 # $$\pi_{\text{bon}}(s) = \pi(s)\cdot
 # \begin{cases}\big(1-(1-p)^n\big)/p & s \text{ right}\\ (1-p)^{n-1} & s \text{ wrong}\end{cases}$$
@@ -149,9 +149,13 @@ assert torch.allclose(slope, over_wrong)
 print([round(x, 3) for x in slope.tolist()])
 
 # %% [markdown]
-# Right answers come with $n(1-p)^{n-1}$, wrong ones with $n(1-p)^n$: the ratio is $1-p$ for
-# every $n$. The paper (equation 6) takes that for its rule: a wrong answer shall weigh
-# $-(1-p)$ where a right one weighs 1. That is **reward shaping** (奖励重塑).
+# Right answers come with $n(1-p)^{n-1}$, wrong ones with $n(1-p)^n$: the ratio is $1-p$
+# for every $n$. The paper (equation 6) takes that for its rule: a wrong answer shall
+# weigh $-(1-p)$ where a right one weighs 1. That is **reward shaping** (奖励重塑).
+#
+# Look closely, though. The first line is a sum over the right answers, the second a mean
+# over the wrong ones. Compare two sums, and the ratio is 1; two means, and it is
+# $(1-p)/p$. So take $1-p$ for a choice of the paper, not for a law.
 #
 # But its released code does something else. Both signs get the RLOO advantage of their
 # group of $G$, in which $c$ answers are right: $2(G-c)/(G-1)$ and $-2c/(G-1)$.
@@ -191,8 +195,9 @@ Image(data=png(figure))
 # code on **easy** ones. Both are called OREAL. So the library has switches instead of one
 # formula: `positive_weight` and `negative_shaping`.
 #
-# The library's negative term holds the ratio $\pi_\theta/\pi_{\text{old}}$. With one update a
-# batch it is 1: a number that says nothing, with the gradient of $\log\pi_\theta$.
+# The library's negative term holds the ratio $\pi_\theta/\pi_{\text{old}}$. With one
+# update a batch it is 1: a number that says nothing, with the gradient of
+# $\log\pi_\theta$.
 
 # %%
 print(inspect.getsource(losses.negative_term))
@@ -200,8 +205,9 @@ print(inspect.getsource(losses.negative_term))
 # %% [markdown]
 # ## 4. The KL term: a leash
 #
-# The **KL divergence** (KL 散度) says how far the policy has gone from the reference. It is
-# estimated at the sampled tokens only, from $d = \log\pi_{\text{ref}} - \log\pi$, in three ways:
+# The **KL divergence** (KL 散度) says how far the policy has gone from the reference. It
+# is estimated at the sampled tokens only, from $d = \log\pi_{\text{ref}} - \log\pi$, in
+# three ways:
 #
 # | | value | |
 # |---|---|---|
@@ -247,7 +253,8 @@ print(f"KL   mean {float(kl):.4f}")
 
 # %% [markdown]
 # k1 and k3 are unbiased, and k3 has less noise. So far everybody agrees. But a loss is
-# not read, it is **differentiated**, and that is another question. To where does each pull?
+# not read, it is **differentiated**, and that is another question. To where does each
+# pull?
 
 # %%
 def divergence(a, b):
@@ -266,12 +273,13 @@ assert torch.allclose(pulls["k2"], reverse)
 assert torch.allclose(pulls["k3"], forward)
 
 # %% [markdown]
-# As a loss, k1 pulls **nowhere** on average: it only adds noise. k2, whose value was off, has
-# exactly the gradient of $KL(\pi\,\|\,\text{ref})$. k3 has that of the other direction,
-# $KL(\text{ref}\,\|\,\pi)$. A good estimate of a number need not have a good gradient.
+# As a loss, k1 pulls **nowhere** on average: it only adds noise. k2, whose value was
+# off, has exactly the gradient of $KL(\pi\,\|\,\text{ref})$. k3 has that of the other
+# direction, $KL(\text{ref}\,\|\,\pi)$. A good estimate of a number need not have a good
+# gradient.
 #
-# One more trap. The paper's KL is to $\pi_{\text{old}}$, the policy that sampled. With one update a
-# batch that is the policy itself: $d = 0$, and there k2 and k3 are flat.
+# One more trap. The paper's KL is to $\pi_{\text{old}}$, the policy that sampled. With
+# one update a batch that is the policy itself: $d = 0$, and there k2 and k3 are flat.
 
 # %%
 for name in ("k1", "k2", "k3"):
@@ -281,8 +289,8 @@ for name in ("k1", "k2", "k3"):
     print(f"{name} to the sampler itself: gradient {float(same.grad) + 0:+.1f}")
 
 # %% [markdown]
-# So `kl_target="old"` does nothing under k2 and k3, and the released code takes the initial
-# policy instead (`"initial"`, the default here).
+# So `kl_target="old"` does nothing under k2 and k3, and the released code takes the
+# initial policy instead (`"initial"`, the default here).
 
 # %% [markdown]
 # ## 5. A real batch
@@ -348,14 +356,14 @@ print("terms  ", [round(x, 4) for x in terms.tolist()])
 print(inspect.getsource(losses.policy_loss))
 
 # %% [markdown]
-# The negative term is the mean of $-c$: it does not move when the policy gets better. This
-# is one more reason not to read the loss as progress.
+# The negative term is the mean of $-c$: it does not move when the policy gets better.
+# This is one more reason not to read the loss as progress.
 
 # %% [markdown]
 # ## 6. Two readings of one paper
 #
-# `Config.paper()` does what the paper says, `Config.released()` what its code does. In which
-# fields do they differ?
+# `Config.paper()` does what the paper says, `Config.released()` what its code does. In
+# which fields do they differ?
 
 # %%
 both = rl.Config.paper(), rl.Config.released()
@@ -394,15 +402,15 @@ cosine = torch.nn.functional.cosine_similarity(found[0][0], found[1][0], dim=0)
 print(f"cosine between the two: {float(cosine):.2f}")
 
 # %% [markdown]
-# The numbers differ by orders, because one divides by answers and the other by tokens. The
-# directions are much closer (1 would be the same). Every gradient is clipped to length 1,
-# and AdamW forgets the rest.
+# The numbers differ by orders, because one divides by answers and the other by tokens.
+# The directions are much closer (1 would be the same). Every gradient is clipped to
+# length 1, and AdamW forgets the rest.
 
 # %% [markdown]
 # ## 7. The cliff
 #
-# Of all the numbers of a run, which one hurts most when it is wrong? The first five steps with
-# three learning rates (学习率), each step 32 questions with 4 answers.
+# Of all the numbers of a run, which one hurts most when it is wrong? The first five
+# steps with three learning rates (学习率), each step 32 questions with 4 answers.
 
 # %%
 def train(**changes):
@@ -469,9 +477,9 @@ rl.check("06.1", best_of)
 # </details>
 
 # %% [markdown]
-# **Two.** A batch has answers of these `lengths` (in tokens), and `right` says which are right.
-# By what are the positive, the negative and the KL term divided under `token_class`? Think of
-# a batch without a right answer, too.
+# **Two.** A batch has answers of these `lengths` (in tokens), and `right` says which
+# are right. By what are the positive, the negative and the KL term divided under
+# `token_class`? Think of a batch without a right answer, too.
 
 # %%
 def divisors(lengths, right):
@@ -493,9 +501,10 @@ rl.check("06.2", divisors)
 # </details>
 
 # %% [markdown]
-# **Three.** k3 pulls like $KL(\text{ref}\,\|\,\pi) = \sum_s \text{ref}(s)\log\frac{\text{ref}(s)}{\pi(s)}$.
-# What is its gradient with respect to the logits of $\pi$? It is shorter than you expect.
-# (Only one part depends on $\pi$, and section 2 had one like it.)
+# **Three.** k3 pulls like $KL(\text{ref}\,\|\,\pi) = \sum_s
+# \text{ref}(s)\log\frac{\text{ref}(s)}{\pi(s)}$. What is its gradient with respect to
+# the logits of $\pi$? It is shorter than you expect. (Only one part depends on $\pi$,
+# and section 2 had one like it.)
 
 # %%
 def pull(pi, reference):
@@ -512,11 +521,11 @@ rl.check("06.3", pull)
 #     return [p - r for p, r in zip(pi, reference)]
 # ```
 #
-# Up to a constant it is $-\sum_s \text{ref}(s)\log\pi(s)$: cloning the reference. Section 2 had
-# the same gradient, with the right answers in the place of the reference.
+# Up to a constant it is $-\sum_s \text{ref}(s)\log\pi(s)$: cloning the reference.
+# Section 2 had the same gradient, with the right answers in the place of the reference.
 #
 # </details>
 
 # %% [markdown]
-# **To break it.** In section 7, sweep `kl_coefficient` at the rate `2e-3` instead: 0.01, 0.1, 1. Does
-# the leash save the model? What does it cost?
+# **To break it.** In section 7, sweep `kl_coefficient` at the rate `2e-3` instead:
+# 0.01, 0.1, 1. Does the leash save the model? What does it cost?

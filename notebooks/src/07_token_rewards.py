@@ -4,8 +4,8 @@
 # **The judger marks a whole answer. Which of its tokens earned the mark?**
 #
 # An addition of 35 tokens is wrong, and one digit is to blame. So far all 35 are pushed
-# down. OREAL trains a second model that spreads the mark over the tokens. Here you see how,
-# how well it finds the digit, and whether it was worth the trouble.
+# down. OREAL trains a second model that spreads the mark over the tokens. Here you see
+# how, how well it finds the digit, and whether it was worth the trouble.
 
 # %% tags=["nbval-ignore-output"]
 try:
@@ -29,8 +29,9 @@ torch.set_num_threads(1)
 # %% [markdown]
 # ## 1. By hand
 #
-# A wrong answer of six tokens: `7+8=14`. The fifth is right, too; the last one is the slip. Say
-# a model gives every token a number $w$, positive for "this looks right". Make the numbers up:
+# A wrong answer of six tokens: `7+8=14`. The fifth is right, too; the last one is the
+# slip. Say a model gives every token a number $w$, positive for "this looks right".
+# Make the numbers up:
 
 # %%
 tokens = ["7", "+", "8", "=", "1", "4"]
@@ -45,12 +46,14 @@ mean = sum(w) / len(w)
 print("mean of w", round(mean, 3), "  believed to be right with probability", round(sigma(mean), 3))
 
 # %% [markdown]
-# Equation 12 trains these numbers with nothing but the outcome (结果) $r$ of the whole answer:
+# Equation 12 trains these numbers with nothing but the outcome (结果) $r$ of the whole
+# answer:
 #
 # $$p(s) = \sigma\Big(\frac1T\sum_t w_t\Big), \qquad L = -r\log p - (1-r)\log(1-p)$$
 #
-# Nobody says which token is wrong. But many answers share their tokens, and only those that
-# slip end wrong. Equation 10 then reads the numbers the other way round, as **weights** (权重):
+# Nobody says which token is wrong. But many answers share their tokens, and only those
+# that slip end wrong. Equation 10 then reads the numbers the other way round, as
+# **weights** (权重):
 #
 # $$\omega^+_t = \max(2\sigma(w_t)-1,\,0), \qquad \omega^-_t = \max(1-2\sigma(w_t),\,0)$$
 
@@ -66,7 +69,8 @@ print("if wrong  ", "".join(f"{x:7.2f}" for x in bad))
 # In a right answer, tokens that look good are pushed up. In a wrong one, only what looks
 # bad is pushed down: here the slip, and not the five innocent tokens before it.
 #
-# The released code does not take $w_t$ itself. It takes the **running mean** (累积平均) up to token $t$.
+# The released code does not take $w_t$ itself. It takes the **running mean** (累积平均) up
+# to token $t$.
 
 # %%
 running = [sum(w[: t + 1]) / (t + 1) for t in range(len(w))]
@@ -84,8 +88,8 @@ assert abs(float(tw.token_reward_loss(row, mask, torch.tensor([False]))[0])
            + math.log(1 - sigma(mean))) < 1e-6
 
 # %% [markdown]
-# The library agrees (the asserts were silent). The running mean is a softer judge: it carries
-# what came before. This is the library's own code for both:
+# The library agrees (the asserts were silent). The running mean is a softer judge: it
+# carries what came before. This is the library's own code for both:
 
 # %%
 print(inspect.getsource(tw.running_mean))
@@ -94,9 +98,10 @@ print(inspect.getsource(tw.threshold_rescale))
 # %% [markdown]
 # ## 2. A head of zeros says nothing
 #
-# The model is a body (a transformer) and a **head** (一个线性头): one number from each hidden
-# state. In the paper the head starts at zero. Then all $w$ are 0, both weights are 0, and the policy
-# learns nothing. This is what **freeze steps** (冻结步) are for: at first only this model learns.
+# The model is a body (a transformer) and a **head** (一个线性头): one number from each
+# hidden state. In the paper the head starts at zero. Then all $w$ are 0, both weights
+# are 0, and the policy learns nothing. This is what **freeze steps** (冻结步) are for: at
+# first only this model learns.
 
 # %%
 config = rl.Config.preset("tiny-oreal")
@@ -126,10 +131,11 @@ print("largest |w|", float(scores.abs().max()), "  largest weight", float(weight
 # %% [markdown]
 # ## 3. Fit the head
 #
-# The head is linear, so the mean of $w$ is the head's value of the mean hidden state. With the
-# body as it is, equation 12 is a plain logistic regression (逻辑回归): it can be solved in a
-# second. We try two bodies: a copy of the policy, as in the paper, and `tiny-checker`, the same
-# model trained further on solutions with slips that are noticed.
+# The head is linear, so the mean of $w$ is the head's value of the mean hidden state.
+# With the body as it is, equation 12 is a plain logistic regression (逻辑回归): it can be
+# solved in a second. We try two bodies: a copy of the policy, as in the paper, and
+# `tiny-checker`, the same model trained further on solutions with slips that are
+# noticed.
 
 # %%
 print(inspect.getsource(HeadMemory.fit))
@@ -151,9 +157,10 @@ for name, model in (("policy ", own), ("checker", checker)):
     print(name, " loss at the start 0.693, fitted", round(memory.fit(model.head, row_weights), 2))
 
 # %% [markdown]
-# 0.693 is $\log 2$, a coin. Does it hold on answers to new questions? Take the **AUC**: the
-# share of pairs (a right answer, a wrong one) in which the right one has the higher score. 0.5 is chance.
-# And only within one level: over mixed levels it would just say that long numbers are harder.
+# 0.693 is $\log 2$, a coin. Does it hold on answers to new questions? Take the **AUC**:
+# the share of pairs (a right answer, a wrong one) in which the right one has the higher
+# score. 0.5 is chance. And only within one level: over mixed levels it would just say
+# that long numbers are harder.
 
 # %%
 def auc(scores, right):
@@ -171,15 +178,15 @@ for name, model in (("policy ", own), ("checker", checker)):
     print(name, " AUC with 2, 3, 4 digits:", [round(a, 2) for a in areas])
 
 # %% [markdown]
-# The policy's own body hardly knows. That is no accident: a digit it knew to be wrong, it would
-# rarely have written. The checker's body does know. This is a **warm start**, and a departure from the
-# paper; docs/token-reward.md has every recipe that was tried.
+# The policy's own body hardly knows. That is no accident: a digit it knew to be wrong,
+# it would rarely have written. The checker's body does know. This is a **warm start**,
+# and a departure from the paper; docs/token-reward.md has every recipe that was tried.
 
 # %% [markdown]
 # ## 4. Where is the first wrong token?
 #
-# In this task the working is known exactly, and so is the first character that is wrong. How
-# often is its token among the lowest tenth of its answer?
+# In this task the working is known exactly, and so is the first character that is
+# wrong. How often is its token among the lowest tenth of its answer?
 
 # %%
 def wrong_token(sample, trajectory):
@@ -212,8 +219,8 @@ for name, w in found.items():
         print(f"{name}  {kind}  found {share:.2f}   by chance {chance:.2f}   of {count}")
 
 # %% [markdown]
-# With the checker's body, $w$ points at the slip several times as often as chance would. The
-# running mean does not: it is late by its nature. Look at one wrong answer:
+# With the checker's body, $w$ points at the slip several times as often as chance
+# would. The running mean does not: it is late by its nature. Look at one wrong answer:
 
 # %%
 w = found["checker"]
@@ -240,14 +247,15 @@ bottom.set_xticks(range(len(text)), text, fontsize=8)
 Image(data=png(figure))
 
 # %% [markdown]
-# The dotted line is the slip. Not every answer is as clear as this one: it was picked because
-# the lowest $w$ of all stands where the error is.
+# The dotted line is the slip. Not every answer is as clear as this one: it was picked
+# because the lowest $w$ of all stands where the error is.
 
 # %% [markdown]
 # ## 5. From scores to weights
 #
-# `threshold` is equation 10 with a threshold to choose: 0.5 is the paper's. `topk` keeps the
-# largest share of the tokens, stretched to 0 to 1, and drops the rest. How many tokens keep a weight?
+# `threshold` is equation 10 with a threshold to choose: 0.5 is the paper's. `topk`
+# keeps the largest share of the tokens, stretched to 0 to 1, and drops the rest. How
+# many tokens keep a weight?
 
 # %%
 def kept(**switches):
@@ -267,8 +275,9 @@ for score in ("per_token", "running_mean"):
 # %% [markdown]
 # ## 6. What does the policy make of it?
 #
-# Two runs of seven steps with the same numbers, but one with weights. The head was fitted before, so
-# there are no freeze steps. As in the preset, the weights come from the running mean.
+# Two runs of seven steps with the same numbers, but one with weights. The head was
+# fitted before, so there are no freeze steps. As in the preset, the weights come from
+# the running mean.
 
 # %%
 def train(preset, model=None, **changes):
@@ -297,17 +306,18 @@ _ = ax.legend()
 Image(data=png(figure))
 
 # %% [markdown]
-# Be honest about it. Seven steps say little, but the long runs say the same: `tiny-oreal` gets to
-# 97.6 % in 182 s, and `tiny`, without any of this, to 98.2 % in 69 s with the same number of
-# rollouts (README). On answers of 35 tokens, with a right and a wrong one from every question, the
-# plain loss finds the guilty digit by itself. The paper's answers have thousands of tokens, and
-# there it reports a gain. A part that does not pay on your task should be left out.
+# Be honest about it. Seven steps say little, but the long runs say the same:
+# `tiny-oreal` gets to 97.6 % in 182 s, and `tiny`, without any of this, to 98.2 % in 69
+# s with the same number of rollouts (README). On answers of 35 tokens, with a right and
+# a wrong one from every question, the plain loss finds the guilty digit by itself. The
+# paper's answers have thousands of tokens, and there it reports a gain. A part that
+# does not pay on your task should be left out.
 
 # %% [markdown]
 # ## 7. Exercises
 #
-# **One.** Equation 10. `w` are the scores of an answer, `right` says how it ended. Return its
-# weights.
+# **One.** Equation 10. `w` are the scores of an answer, `right` says how it ended.
+# Return its weights.
 
 # %%
 def weights(w, right):
@@ -331,11 +341,11 @@ rl.check("07.1", weights)
 # </details>
 
 # %% [markdown]
-# **Two.** An answer has `T` tokens. All are fine with $w = 1$, except one. How low must the $w$ of
-# that one be, for $p(s)$ to be exactly a half? Guess first for `T = 35`.
+# **Two.** An answer has `length` tokens. All are fine with $w = 1$, except one. How low
+# must the $w$ of that one be, for $p(s)$ to be exactly a half? Guess first for 35.
 
 # %%
-def one_against_all(T):
+def one_against_all(length):
     return -1.0
 
 
@@ -345,18 +355,18 @@ rl.check("07.2", one_against_all)
 # <details><summary>Solution</summary>
 #
 # ```python
-# def one_against_all(T):
-#     return -(T - 1)
+# def one_against_all(length):
+#     return -(length - 1)
 # ```
 #
-# One token moves the mean by a part in `T` only. So its $w$ has to be large, a gradient gets
-# there slowly, and solving for the head is such a help.
+# One token of 35 moves the mean by a 35th only. So its $w$ has to be large, a gradient
+# gets there slowly, and solving for the head is such a help.
 #
 # </details>
 
 # %% [markdown]
-# **Three.** Write the AUC for two lists of scores. A tie counts half. What should it be when all
-# scores are the same?
+# **Three.** Write the AUC for two lists of scores. A tie counts half. What should it be
+# when all scores are the same?
 
 # %%
 def area(right_scores, wrong_scores):
@@ -377,5 +387,6 @@ rl.check("07.3", area)
 # </details>
 
 # %% [markdown]
-# **To break it.** In section 6, add `token_score="per_token"` and `negative_factor=0.5` to the run with
-# weights: it points at the slip better. What happens, and what do the answers look like then?
+# **To break it.** In section 6, add `token_score="per_token"` and `negative_factor=0.5`
+# to the run with weights: it points at the slip better. What happens, and what do the
+# answers look like then?

@@ -51,7 +51,7 @@ def area(answer: Any) -> str | None:
         found = number(call(answer, right, wrong), f"the area for {right} and {wrong}")
         if abs(found - share_in_order(right, wrong)) > 1e-6:
             pairs = len(right) * len(wrong)
-            return f"for {right} and {wrong} it is not {found:.3f}: there are {pairs} pairs, how many are in order?"
+            return f"for {right} and {wrong} it is not {found:.3f}: of {pairs} pairs, how many are in order?"
     return None
 
 
@@ -70,8 +70,8 @@ def weights(w, right):
         "sigma alone": lambda w, right: [sigma(x if right else -x) for x in w],
     }),
     Exercise("07.2", one_against_all, r'''
-def one_against_all(T):
-    return -(T - 1)
+def one_against_all(length):
+    return -(length - 1)
 ''', {
         "its own size": lambda length: -1.0,
         "all tokens counted": lambda length: -length,
