@@ -119,7 +119,7 @@ for text in candidates:
 # without a box.
 
 # %%
-judge = rl.LLMJudger(server.url, api_key=server.api_key, free_text=True)
+judge = rl.LLMJudger(server.url, api_key=server.api_key, free_text=True, timeout=600)
 for text, j in zip(candidates, judge.grade(group)):
     print(f"{text:<30} {j.score:.0f} {j.status:<10} {j.reason}")
 
@@ -230,7 +230,7 @@ policy = rl.Policy.load("tiny-math", config)
 asked = rl.load_samples("prompts/train.jsonl")[:48]
 keys = [[1000 * i + g for g in range(8)] for i in range(len(asked))]
 rollouts = [rl.Group(s, t) for s, t in zip(asked, policy.sample(asked, keys))]
-strict = rl.LLMJudger(server.url, api_key=server.api_key)
+strict = rl.LLMJudger(server.url, api_key=server.api_key, timeout=600)
 both = rl.RuleThenLLM(rule, strict)
 alone = [j for g in rollouts for j in rule.grade(g)]
 together = [j for g in both.grade_all(rollouts) for j in g]
@@ -264,7 +264,7 @@ boxed = group_of(sample, [r"\boxed{85}", r"\boxed{75}"])
 
 def through(*faults, share=1.0):
     with rl.FakeJudge(faults=faults, share=share, pace=0.05) as broken:
-        quick = {"timeout": 2.0, "attempt_timeout": 0.5, "retries": 2, "backoff": (0.01, 0.02)}
+        quick = {"timeout": 60, "attempt_timeout": 2, "retries": 4, "backoff": (0.01, 0.02)}
         with rl.LLMJudger(broken.url, **quick) as judger:
             return judger.grade(boxed), broken.url
 
@@ -281,7 +281,7 @@ for fault in ("reset", "error_500", "silent", "denied_401", "negated", "cut_verd
 # policy that its answers are bad, and nobody notices.
 
 # %%
-judgements, _ = through("reset", "error_500", "unready_503", share=0.6)
+judgements, _ = through("reset", "error_500", "unready_503", share=0.4)
 for j in judgements:
     print(j.score, j.status)
 
