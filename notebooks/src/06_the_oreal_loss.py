@@ -124,8 +124,8 @@ after.set_xticks([0.3, 1.3, 2.3, 3.3], ["policy", "best of 4", "cloned", "best o
 Image(data=png(figure))
 
 # %% [markdown]
-# Green answers are right. Cloning passes the best of 4 on its way, and the two right
-# answers keep their proportion of two to one all along.
+# Green answers are right. After a few steps the clone is right more often than the best
+# of 4, and in the end its two right answers stand two to one, as they did at first.
 
 # %% [markdown]
 # ## 3. Wrong answers: pushed down, but how hard?
@@ -425,7 +425,7 @@ def train(**changes):
 rates = (5e-5, 4e-4, 2e-3)
 tables = {rate: train(policy_lr=rate) for rate in rates}
 first = {table["reward/mean"].iloc[0] for table in tables.values()}
-print("right answers in the first step:", [round(x, 3) for x in first])
+print("right answers in the first step:", [round(float(x), 3) for x in first])
 
 # %%
 figure = Figure(figsize=(9, 3), dpi=90, layout="constrained")
@@ -447,8 +447,9 @@ print("2e-3 destroys the model:", last[2e-3] < start / 2)
 
 # %% [markdown]
 # The middle one is the preset's. An eighth of it wastes your time; five times as much
-# destroys the model within a few steps, and nothing brings it back: where every answer is
-# wrong, no group is mixed. The KL shows it first. If a run of yours falls to zero, look
+# destroys the model within a few steps, and nothing brings it back: where every answer
+# is wrong, no group is mixed. (Where a line of the right picture ends, there was
+# nothing left to measure.) The KL shows it first. If a run of yours falls to zero, look
 # there before you look anywhere else.
 
 # %% [markdown]
