@@ -110,6 +110,9 @@ for text in candidates:
 # The rationale is the working: the digits of what was said, each beside a digit of the
 # gold answer, up to the first that differs. The library's `read_verdict` takes such a
 # reply and nothing else; the assert says that it agrees with a plain look at the JSON.
+#
+# Did you see it? **The third verdict is false.** The judge read the number that was
+# denied. The form is perfect, the working is sound, and the verdict is wrong.
 
 # %% [markdown]
 # ## 4. A judger made of it
@@ -137,8 +140,10 @@ print(f"accepted {test.accepted} of {test.wrong} wrong ones, {test.blocked} neve
 
 # %% [markdown]
 # Blocked are those without any content (a colon, `Solution`): such "master keys" are
-# known to get approval from large models, so nobody is asked. A judge that is easily
-# persuaded does not pass:
+# known to get approval from large models, so nobody is asked.
+#
+# It passed, and section 3 has shown an error of it. A test of 40 pairs finds a bad judge;
+# it does not prove a good one. One that is easily persuaded does not pass:
 
 # %%
 def flattered(asked):
@@ -245,7 +250,7 @@ for text, before, after in zip(texts, alone, together):
         print(f"{text[-24:]!r:<28} {after.status:<10} {after.source}  {after.reason[:44]}")
 
 # %% [markdown]
-# A few answers are put to the model, and the others cost nothing. In `rlteach train` it
+# Only these were put to the model, and the others cost nothing. In `rlteach train` it
 # is `--set judger=rule_then_llm`. The library's own lines:
 
 # %%
@@ -269,10 +274,11 @@ def through(*faults, share=1.0):
             return judger.grade(boxed), broken.url
 
 
-for fault in ("reset", "error_500", "silent", "denied_401", "negated", "cut_verdict"):
+for fault in ("error_500", "silent", "denied_401", "negated", "cut_verdict"):
     judgements, url = through(fault)
     for j in judgements[:1]:
-        print(f"{fault:<12} score {j.score}  {j.status}  {j.reason.replace(url, 'URL')[:66]}")
+        print(f"{fault:<11}  score {j.score}  {j.status}")
+        print("            ", j.reason.replace(url, "URL")[:76])
 
 # %% [markdown]
 # Not one number. An outage is `judge unavailable`, a reply that is not exactly a
