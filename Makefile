@@ -66,6 +66,7 @@ bench: $(FULL)  ## measure, and write benchmarks/results
 	$(PY) benchmarks/serving.py --kind 80
 	$(PY) benchmarks/serving.py --kind free
 	$(PY) benchmarks/serving.py --model tiny-judge --kind verdict
+	$(PY) benchmarks/live_view.py
 
 # torch comes first, alone: the constraint then settles which build of it everything else gets.
 $(CORE): pyproject.toml constraints.txt
