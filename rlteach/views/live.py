@@ -30,8 +30,9 @@ def view(source: Run | OrealTrainer, *, wait: bool = False) -> View:
 
     The cell returns at once and the picture moves on while other cells run. It moves at most four times
     a second, and less often where drawing would take more than 2 % of the processor time of training (the
-    first and the last picture come in any case: about half a second). When the run ends, the buttons go and a still picture stays, also in the saved notebook. `run.wait()` in the last cell keeps
-    a notebook that is run without a front end (nbconvert, nbval) from ending before its run.
+    first and the last picture come in any case: about half a second). When the run ends, the buttons go
+    and a still picture stays, also in the saved notebook. `run.wait()` in the last cell keeps a notebook
+    that is run without a front end (nbconvert, nbval) from ending before its run.
 
     Args:
         source: a run, or a trainer, which is started. A second view of the same run ends the first.
