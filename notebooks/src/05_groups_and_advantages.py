@@ -10,7 +10,7 @@
 try:
     import rlteach as rl
 except ModuleNotFoundError:
-    raise ModuleNotFoundError("no rlteach here: see the first cells of lesson 00") from None
+    raise ModuleNotFoundError("no rlteach here: read lesson 00") from None
 import inspect
 import itertools
 import math
@@ -119,7 +119,8 @@ print("sum of pi * grad log pi is zero:", bool((pi @ score).abs().max() < 1e-12)
 for b in (1.0, 0.0, J, -1.0):
     mean = pi @ ((reward[:, None] - b) * score)
     assert torch.allclose(mean, exact)
-    print(f"b {b:+.2f}   mean {[round(x, 3) for x in mean.tolist()]}   noise {noise(b):.3f}")
+    shown = [round(x, 3) for x in mean.tolist()]
+    print(f"b {b:+.2f}   mean {shown}   noise {noise(b):.3f}")
 
 # %% [markdown]
 # The noise is the standard deviation of one draw. The expected reward itself is a good
@@ -182,13 +183,14 @@ print("GRPO    ", [round(a, 3) for a in advantage.grpo(group)])
 def over_all_groups(advantages, size=4):
     mean, square = torch.zeros(4, dtype=torch.float64), 0.0
     for members in itertools.product(range(4), repeat=size):
-        chance = float(pi[list(members)].prod())
-        a = torch.tensor(advantages(reward[list(members)].tolist()), dtype=torch.float64)
-        push = a @ score[list(members)] / size
+        at = list(members)
+        chance = float(pi[at].prod())
+        a = torch.tensor(advantages(reward[at].tolist()), dtype=torch.float64)
+        push = a @ score[at] / size
         mean, square = mean + chance * push, square + chance * float(push @ push)
     return mean, math.sqrt(square - float(mean @ mean))
 
-
+# %%
 for f in (list, own_mean, leave_one_out, advantage.grpo):
     mean, spread = over_all_groups(f)
     ratio = mean / exact
@@ -209,7 +211,8 @@ for size in range(2, 9):
         r = [1.0] * right + [-1.0] * (size - right)
         ours, its = leave_one_out(r), advantage.rloo(r)
         assert all(abs(a - b) < 1e-12 for a, b in zip(ours, its))
-        assert all(abs(a - b * size / (size - 1)) < 1e-12 for a, b in zip(ours, own_mean(r)))
+        scaled = [a * size / (size - 1) for a in own_mean(r)]
+        assert all(abs(a - b) < 1e-12 for a, b in zip(ours, scaled))
 print(inspect.getsource(advantage.rloo))
 
 # %% [markdown]
@@ -222,7 +225,8 @@ for right in range(9):
     r = [1.0] * right + [-1.0] * (8 - right)
     cells = []
     for a in (advantage.rloo(r), advantage.grpo(r)):
-        cells += [f"{a[0]:+.2f}" if right else "-", f"{a[-1]:+.2f}" if right < 8 else "-"]
+        cells += [f"{a[0]:+.2f}" if right else "-"]
+        cells += [f"{a[-1]:+.2f}" if right < 8 else "-"]
     print("{:>10}     {:>10}  {:>5}     {:>10}  {:>5}".format(right, *cells))
 
 # %% [markdown]
@@ -240,11 +244,13 @@ for right in range(9):
 sizes, rloo_noise = (2, 3, 4, 6, 8, 12, 16, 24), []
 for G in sizes:
     dice = torch.Generator().manual_seed(G)
-    members = torch.multinomial(pi, 20_000 * G, replacement=True, generator=dice).view(-1, G)
+    members = torch.multinomial(pi, 20_000 * G, replacement=True, generator=dice)
+    members = members.view(-1, G)
     r = reward[members]
     a = (r - r.mean(-1, keepdim=True)) * G / (G - 1)  # RLOO, all groups at once
     push = (a[..., None] * score[members]).mean(1)
-    rloo_noise.append(float((push - exact).square().sum(-1).mean().sqrt() * (G / 48) ** 0.5))
+    spread = (push - exact).square().sum(-1).mean().sqrt()
+    rloo_noise.append(float(spread * (G / 48) ** 0.5))
 print("without a baseline      ", round(noise(0) / 48**0.5, 3))
 for G, spread in zip(sizes, rloo_noise):
     print(f"{48 // G:>3} groups of {G:<2}         ", round(spread, 3))
@@ -266,7 +272,7 @@ print("the expected reward as b", round(noise(J) / 48**0.5, 3))
 def mixed(p, size):
     return 1 - p**size - (1 - p) ** size
 
-
+# %%
 p = torch.linspace(0, 1, 101)
 figure = Figure(figsize=(9, 3.2), dpi=90, layout="constrained")
 left, right = figure.subplots(1, 2)
@@ -293,7 +299,8 @@ asked = [s for s in questions if 0 < s.pass_rate < 1][:96]
 keys = [[1000 * i + g for g in range(16)] for i in range(len(asked))]
 answers = policy.sample(asked, keys)
 judger = rl.RuleJudger()
-scores = [[j.score for j in judger.grade(rl.Group(s, t))] for s, t in zip(asked, answers)]
+judged = [judger.grade(rl.Group(s, t)) for s, t in zip(asked, answers)]
+scores = [[j.score for j in row] for row in judged]
 known = [x for row in scores for x in row if x is not None]
 print(f"right then {sum(s.pass_rate for s in asked) / 96:.3f}, "
       f"now {sum(known) / len(known):.3f};", 96 * 16 - len(known), "without a score")
@@ -321,7 +328,8 @@ for low, high, repeat in config.difficulty_bins:
           f"drawn {repeat} times, mixed {share:.2f}")
 easy = [s.pass_rate for s in questions if s.pass_rate >= 0.8]
 share = sum(mixed(q, 4) for q in easy) / len(easy)
-print(f"pass rate 0.8 to 1.0: {len(easy):>4} questions, drawn 0 times, mixed {share:.2f}")
+print(f"pass rate 0.8 to 1.0: {len(easy):>4} questions, "
+      f"drawn 0 times, mixed {share:.2f}")
 
 # %% [markdown]
 # ## 6. The same answers, spent in two ways

@@ -11,7 +11,7 @@
 try:
     import rlteach as rl
 except ModuleNotFoundError:
-    raise ModuleNotFoundError("no rlteach here: see the first cells of lesson 00") from None
+    raise ModuleNotFoundError("no rlteach here: read lesson 00") from None
 import inspect
 import itertools
 import math
@@ -45,12 +45,12 @@ def best_of(n):
             law[s] += chance / len(best)
     return law
 
-
 # %%
 print("answer       ", [f"{i}{'*' if good else ' '}" for i, good in enumerate(right)])
 for n in (1, 2, 4, 7):
     law = best_of(n)
-    print(f"best of {n}    ", [f"{x:.2f}" for x in law.tolist()], f"right {law[right].sum():.2f}")
+    shown = [f"{x:.2f}" for x in law.tolist()]
+    print(f"best of {n}    ", shown, f"right {law[right].sum():.2f}")
 
 # %% [markdown]
 # Equation 5 says the same without a loop: right answers are multiplied by one number,
@@ -112,6 +112,8 @@ for _ in range(60):
     path.append(z.detach().softmax(0))
     (slope,) = torch.autograd.grad(cloning(z), z)
     z = (z - slope).detach().requires_grad_()
+
+# %%
 figure = Figure(figsize=(9, 3), dpi=90, layout="constrained")
 left, after = figure.subplots(1, 2)
 for i in range(5):
@@ -120,7 +122,8 @@ left.set(xlabel="steps of cloning", ylabel="probability of an answer", ylim=(0, 
 for at, law in enumerate((pi, best_of(4), path[-1], target)):
     after.bar([at + 0.16 * i for i in range(5)], law, 0.14, color=[
         "tab:green" if good else "tab:red" for good in right])
-after.set_xticks([0.3, 1.3, 2.3, 3.3], ["policy", "best of 4", "cloned", "best of many"])
+after.set_xticks([0.3, 1.3, 2.3, 3.3],
+                 ["policy", "best of 4", "cloned", "best of many"])
 Image(data=png(figure))
 
 # %% [markdown]
@@ -166,7 +169,8 @@ def factors(c, size, **switches):
     up, down = 2 * (size - c) / (size - 1), -2 * c / (size - 1)
     advantages = torch.where(positive, up, down)
     rates = torch.full((size,), c / size)
-    return losses.coefficients(advantages, positive, rates, **switches)[[0, -1]].tolist()
+    found = losses.coefficients(advantages, positive, rates, **switches)
+    return found[[0, -1]].tolist()
 
 
 paper = {"positive_weight": "one", "negative_shaping": "one_minus_p"}
@@ -218,13 +222,16 @@ print(inspect.getsource(losses.negative_term))
 # %%
 def k(d, name):
     mask = torch.ones_like(d, dtype=torch.bool)
-    return torch.stack([losses.kl_term(-x, torch.zeros(()), m, name) for x, m in zip(d, mask)])
+    zero = torch.zeros(())
+    return torch.stack([losses.kl_term(-x, zero, m, name) for x, m in zip(d, mask)])
 
 
 d = torch.linspace(-2, 2, 81)
 assert torch.allclose(k(d, "k1"), -d)
 assert torch.allclose(k(d, "k2"), d * d / 2)
 assert torch.allclose(k(d, "k3"), d.exp() - d - 1, atol=1e-6)
+
+# %%
 figure = Figure(figsize=(5, 3), dpi=90, layout="constrained")
 ax = figure.subplots()
 for name in ("k1", "k2", "k3"):
@@ -245,7 +252,8 @@ kl = (pi * (pi.log() - reference.log())).sum()
 estimates = {}
 for name in ("k1", "k2", "k3"):
     mask = torch.ones((), dtype=torch.bool)
-    each = torch.stack([losses.kl_term(a, b, mask, name) for a, b in zip(logp, reference.log())])
+    both = zip(logp, reference.log())
+    each = torch.stack([losses.kl_term(a, b, mask, name) for a, b in both])
     estimates[name] = (pi * each).sum()  # the draw itself carries no gradient
     noise = float((pi * (each - estimates[name]) ** 2).sum().sqrt().detach())
     print(f"{name}   mean {float(estimates[name].detach()):.4f}   noise {noise:.3f}")
@@ -327,7 +335,6 @@ def by_hand(rows, logp):
             kl += math.exp(d) - d - 1
     return up, down, kl
 
-
 # %%
 with torch.no_grad():
     logp = policy.logprobs(rows).full
@@ -377,12 +384,14 @@ for field in rl.Config.model_fields:
 # give both readings the same groups. How different are their steps?
 
 # %%
-plain = {"token_reward_model": None, "token_weighting": "none", "policy_freeze_steps": 0}
+plain = {"token_reward_model": None, "token_weighting": "none",
+         "policy_freeze_steps": 0}
+judger, fixed_model = rl.RuleJudger(), trainer.reference
 
 
 def gradient(config):
     config = config.replace(**plain)
-    trainer = rl.OrealTrainer(policy, rl.RuleJudger(), questions, config, trainer_reference)
+    trainer = rl.OrealTrainer(policy, judger, questions, config, fixed_model)
     rows = trainer.shape(groups).policy_rows
     logp = policy.logprobs(rows)
     count = losses.Normalizers.count(rows.action_mask, rows.positive, config.loss_norm)
@@ -390,9 +399,7 @@ def gradient(config):
     found = torch.autograd.grad(terms.sum(), list(policy.model.parameters()))
     return torch.cat([g.flatten() for g in found]), count, terms.detach()
 
-
 # %%
-trainer_reference = trainer.reference
 found = [gradient(c) for c in both]
 for c, (slope, count, terms) in zip(both, found):
     print(f"{c.name:<9} {count}")

@@ -11,7 +11,9 @@
 try:
     import rlteach as rl
 except ModuleNotFoundError:
-    raise ModuleNotFoundError("no rlteach here: see the first cells of lesson 00") from None
+    raise ModuleNotFoundError("no rlteach here: read lesson 00") from None
+
+# %%
 import inspect
 import math
 
@@ -44,7 +46,8 @@ def sigma(x):
 
 
 mean = sum(w) / len(w)
-print("mean of w", round(mean, 3), "  believed to be right with probability", round(sigma(mean), 3))
+print("mean of w", round(mean, 3))
+print("believed to be right with probability", round(sigma(mean), 3))
 
 # %% [markdown]
 # Equation 12 trains these numbers with nothing but the outcome (结果) $r$ of the whole
@@ -112,12 +115,13 @@ questions = rl.load_samples(config.train_data)
 
 
 def answers_to(samples, count, first_key):
-    keys = [[first_key + i * count + g for g in range(count)] for i in range(len(samples))]
+    keys = [range(first_key + i * count, first_key + (i + 1) * count)
+            for i in range(len(samples))]
     groups = [rl.Group(s, t) for s, t in zip(samples, policy.sample(samples, keys))]
-    judged = [(g, t, j) for g in groups for t, j in zip(g.trajectories, judger.grade(g))]
+    judged = [(g, t, j) for g in groups
+              for t, j in zip(g.trajectories, judger.grade(g))]
     kept = [(g.sample, t, j.score == 1) for g, t, j in judged if j.score is not None]
     return kept, collate([(t, right, 0.0, 0.0) for _, t, right in kept])
-
 
 # %%
 judger = rl.RuleJudger()
@@ -127,7 +131,8 @@ scores = token_scores(checker, first)
 weights = tw.token_weights(scores, first.action_mask, first.positive,
                            weighting="threshold", score="per_token")
 print(len(train), "answers,", int(train_rows.positive.sum()), "of them right")
-print("largest |w|", float(scores.abs().max()), "  largest weight", float(weights.max()))
+print("largest |w|", float(scores.abs().max()))
+print("largest weight", float(weights.max()))
 
 # %% [markdown]
 # ## 3. Fit the head
@@ -149,7 +154,7 @@ def remember(model, rows):
         memory.add(model.states(part), part.action_mask, part.positive)
     return memory
 
-
+# %%
 own = rl.TokenRewardModel(policy.model.base_model)
 for name, model in (("policy ", own), ("checker", checker)):
     memory = remember(model, train_rows)
@@ -158,7 +163,8 @@ for name, model in (("policy ", own), ("checker", checker)):
     memory.fit(model.head, row_weights)
     each = cross_entropy(memory.states @ model.head.weight[0].detach(), right.float(),
                          weight=row_weights, reduction="sum")
-    print(name, " loss at the start", round(math.log(2), 2), "  fitted", round(float(each), 2))
+    print(name, " loss at the start", round(math.log(2), 2),
+          "  fitted", round(float(each), 2))
 
 # %% [markdown]
 # The loss of a coin is $\log 2$. Does it hold on answers to new questions? Take the
@@ -176,7 +182,8 @@ new, new_rows = answers_to(rl.load_samples(config.dev_data)[:120], 8, 10**6)
 levels = torch.tensor([s.extra["level"] for s, _, _ in new])
 found = {}
 for name, model in (("policy ", own), ("checker", checker)):
-    found[name] = w = torch.cat([token_scores(model, part) for part in new_rows.micro_batches(128)])
+    parts = new_rows.micro_batches(128)
+    found[name] = w = torch.cat([token_scores(model, part) for part in parts])
     whole = tw.sequence_score(w, new_rows.action_mask)
     areas = [auc(whole[levels == n], new_rows.positive[levels == n]) for n in (2, 3, 4)]
     print(name, " AUC with 2, 3, 4 digits:", [round(a, 2) for a in areas])
@@ -203,7 +210,7 @@ def wrong_token(sample, trajectory):
             return place
     return None
 
-
+# %%
 def hits(w):
     out = []
     for i, (sample, trajectory, right) in enumerate(new):
@@ -214,13 +221,12 @@ def hits(w):
             out.append((place in own.argsort()[:lowest].tolist(), lowest / len(own)))
     return [sum(column) / len(out) for column in zip(*out)] + [len(out)]
 
-
 # %%
 for name, w in found.items():
-    for kind, values in (("w itself    ", w), ("running mean",
-                                              tw.running_mean(w, new_rows.action_mask))):
+    mean = tw.running_mean(w, new_rows.action_mask)
+    for kind, values in (("w itself    ", w), ("running mean", mean)):
         share, chance, count = hits(values)
-        print(f"{name}  {kind}  found {share:.2f}   by chance {chance:.2f}   of {count}")
+        print(f"{name}  {kind}  found {share:.2f}  by chance {chance:.2f}  of {count}")
 
 # %% [markdown]
 # With the checker's body, $w$ points at the slip several times as often as chance
@@ -233,7 +239,8 @@ at = next(i for i, (s, t, right) in enumerate(new)
           and int(w[i, new_rows.action_mask[i]].argmin()) == place)
 sample, trajectory, _ = new[at]
 inside = new_rows.action_mask[at]
-text = [policy.tokenizer.decode([i]) for i in new_rows.token_ids[at, inside].tolist()][:-1]
+ids = new_rows.token_ids[at, inside].tolist()
+text = [policy.tokenizer.decode([i]) for i in ids][:-1]
 print(sample.question, " gold", sample.gold[0])
 print(trajectory.response)
 print("first wrong token: number", wrong_token(sample, trajectory))
@@ -244,8 +251,9 @@ figure = Figure(figsize=(9, 2.6), dpi=90, layout="constrained")
 top, bottom = figure.subplots(2, 1, sharex=True)
 for ax, values, name in ((top, w, "w"), (bottom, mean, "running mean")):
     shown = values[at, inside][: len(text)]
-    ax.bar(range(len(text)), shown, color=["tab:red" if x < 0 else "tab:green" for x in shown])
-    ax.axvline(wrong_token(sample, trajectory), color="black", linewidth=0.8, linestyle=":")
+    colors = ["tab:red" if x < 0 else "tab:green" for x in shown]
+    ax.bar(range(len(text)), shown, color=colors)
+    ax.axvline(wrong_token(sample, trajectory), color="black", linestyle=":")
     ax.set_ylabel(name, fontsize=8)
 bottom.set_xticks(range(len(text)), text, fontsize=8)
 Image(data=png(figure))
@@ -269,12 +277,12 @@ def kept(**switches):
         yield float(x[rows][new_rows.action_mask[rows]].gt(0).float().mean())
 
 
+low = {"positive_threshold": 0.2, "negative_threshold": 0.2}
+rules = (("threshold 0.5", {}), ("threshold 0.2", low), ("topk 0.25    ", {}))
 for score in ("per_token", "running_mean"):
-    for name, extra in (("threshold 0.5", {}), ("threshold 0.2", {
-            "positive_threshold": 0.2, "negative_threshold": 0.2}), ("topk 0.25    ", {})):
-        kind = name.split()[0]
-        up, down = kept(weighting=kind, score=score, **extra)
-        print(f"{score:<13} {name}   right answers {up:.2f}   wrong answers {down:.2f}")
+    for name, extra in rules:
+        up, down = kept(weighting=name.split()[0], score=score, **extra)
+        print(f"{score:<13} {name}   right answers {up:.2f}   wrong ones {down:.2f}")
 
 # %% [markdown]
 # ## 6. What does the policy make of it?
@@ -285,17 +293,18 @@ for score in ("per_token", "running_mean"):
 
 # %%
 def train(preset, model=None, **changes):
-    config = rl.Config.preset(preset, batch_size=32, group_size=4, policy_lr=3e-4, **changes)
+    config = rl.Config.preset(preset, group_size=4, policy_lr=3e-4, **changes)
     policy = rl.Policy.load("tiny-math", config)
-    trainer = rl.OrealTrainer(policy, judger, questions, config, token_reward_model=model)
+    trainer = rl.OrealTrainer(
+        policy, judger, questions, config, token_reward_model=model)
     for _ in range(5):
         trainer.step()
     return rl.evaluate(policy, judger, exam), rl.table(trainer.history)
 
-
+# %%
 exam = rl.load_samples(config.test_data)[:200]
-runs = {"without": train("tiny"), "with weights": train("tiny-oreal", checker, policy_freeze_steps=0,
-                                                       token_reward_refit=False)}
+ready = {"policy_freeze_steps": 0, "token_reward_refit": False}
+runs = {"without": train("tiny"), "with weights": train("tiny-oreal", checker, **ready)}
 first = [table["reward/mean"].iloc[0] for _, table in runs.values()]
 print("the same first rollouts:", first[0] == first[1], round(first[0], 3))
 
