@@ -34,7 +34,15 @@ _WHERE = {
     "rlteach.training.metrics": ("table",),
     "rlteach.training.trainer": ("OrealTrainer",),
     "rlteach.views.plots": ("curves",),
+    "rlteach.views.live": ("view",),
+    "rlteach.views.widgets": ("widgets",),
+    "rlteach.views.browse": ("browse",),
+    "rlteach.views.inside": ("group_table", "trajectories"),
+    "rlteach.views.probabilities": ("probability_heatmap", "token_probabilities"),
+    "rlteach.views.snapshots": ("Snapshots",),
+    "rlteach.views.token_rewards": ("token_heatmap", "token_table"),
 }
+_MODULES = ("widgets",)  # names that are the module itself
 _HOME = {name: module for module, names in _WHERE.items() for name in names}
 __all__ = sorted(_HOME)
 __version__ = "0.1.0"
@@ -42,7 +50,8 @@ __version__ = "0.1.0"
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
-        return getattr(import_module(_HOME[name]), name)
+        module = import_module(_HOME[name])
+        return module if name in _MODULES else getattr(module, name)
     raise AttributeError(f"module 'rlteach' has no attribute {name!r}")
 
 

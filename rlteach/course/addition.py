@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import random
 
+from rlteach.types import Trajectory
+
 MENDED = " no"
 
 
@@ -87,3 +89,18 @@ def first_wrong(a: int, b: int, answer: str) -> int | None:
             return at + wrong
         at = len(answer) if end < 0 else end + 2
     return None
+
+
+def first_wrong_of(trajectory: Trajectory) -> int | None:
+    """`first_wrong` of an answer to one of these questions; None when all is right.
+
+    Raises:
+        ValueError: it answers another kind of question.
+    """
+    asked = next(m.content for m in reversed(trajectory.messages) if m.role == "user")
+    try:
+        a, b = operands(asked)
+    except ValueError:
+        raise ValueError("only a question like 'What is 1 + 2?' has a known working; "
+                         f"got {asked!r}") from None
+    return first_wrong(a, b, trajectory.response)

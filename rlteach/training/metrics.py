@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import math
 import sys
 import warnings
 from collections.abc import Sequence
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
 from rlteach.config import Config
@@ -29,6 +30,7 @@ def group_metrics(batch: Batch, config: Config) -> dict[str, float | int | None]
     share = 1 / max(len(judged), 1)
     return {
         "reward/mean": fmean(scores) if scores else None,
+        "reward/ci95": half_width(scores),
         "pass_rate": fmean(right) if right else None,
         "groups/kept": sum(bool(g.kept) for g in groups),
         "groups/zero_std": sum(flat),
@@ -42,6 +44,15 @@ def group_metrics(batch: Batch, config: Config) -> dict[str, float | int | None]
         "memory/peak": peak_memory(),
         **batch.notes,
     }
+
+
+def half_width(scores: Sequence[float]) -> float | None:
+    """Half the normal 95 % interval of the mean: 1.96 standard errors, over the answers as they came.
+
+    Answers to one question are alike, so it says how sure the mean of these questions is, and less
+    about other questions. 0 when all scores are equal. None: fewer than two scores.
+    """
+    return 1.96 * stdev(scores) / math.sqrt(len(scores)) if len(scores) > 1 else None
 
 
 def warn_if_flat(history: Sequence[StepRecord], config: Config, steps: int = 3) -> None:

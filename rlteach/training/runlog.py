@@ -58,28 +58,10 @@ class RunLog:
         line = json.dumps({"step": step.index, **step.metrics})
         with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(line + "\n")
-        lines = [row for g in step.groups for row in self._rows(g)]
+        lines = [row for g in step.groups for row in trajectory_rows(g, debug=self.config.debug)]
         text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in lines)
         path = self.folder / "trajectories" / f"step-{step.index:05d}.jsonl"
         write_text(path, text)
-
-    def _rows(self, group: Group) -> list[dict[str, Any]]:
-        rows = []
-        for i, (t, j) in enumerate(zip(group.trajectories, group.judgements or (), strict=True)):
-            row = {
-                "id": group.sample.id, "member": i, "question": group.sample.question,
-                "gold": list(group.sample.gold), "response": t.response, "score": j.score,
-                "status": j.status, "reason": j.reason, "source": j.source,
-                "advantage": (group.advantages or ())[i], "kept": i in (group.kept or ()),
-                "finish_reason": t.finish_reason, "policy_version": t.policy_version,
-            }
-            if SPAN in t.extra:  # a plug-in's: there may be tools between the question and the answer
-                row |= {"rollout": t.extra[SPAN], "messages": [m.as_dict() for m in after(group.sample, t)],
-                        "extra": plain({k: v for k, v in t.extra.items() if k != SPAN})}
-            if self.config.debug:
-                row |= {"token_ids": t.token_ids, "action_mask": t.action_mask, "logprobs": t.logprobs}
-            rows.append(row)
-        return rows
 
     def metrics(self, up_to: int | None = None) -> list[StepRecord]:
         """The steps of metrics.jsonl; with `up_to`, later ones are removed from the file."""
@@ -101,6 +83,28 @@ class RunLog:
         """The checkpoint of the highest step."""
         found = [p for p in (self.folder / "checkpoints").glob("step-*") if p.name[5:].isdigit()]
         return max(found, key=lambda p: int(p.name[5:]), default=None)
+
+
+def trajectory_rows(group: Group, *, debug: bool = False) -> list[dict[str, Any]]:
+    """The lines of a trajectory file that a graded group makes, one a member; debug adds ids and masks."""
+    rows = []
+    for i, (t, j) in enumerate(zip(group.trajectories, group.judgements or (), strict=True)):
+        row = {
+            "id": group.sample.id, "member": i, "question": group.sample.question,
+            "gold": list(group.sample.gold), "response": t.response, "score": j.score,
+            "status": j.status, "reason": j.reason, "source": j.source,
+            "advantage": (group.advantages or ())[i], "kept": i in (group.kept or ()),
+            "finish_reason": t.finish_reason, "policy_version": t.policy_version,
+        }
+        turns = after(group.sample, t)
+        if SPAN in t.extra or len(turns) > 1:  # there may be tools between the question and the answer
+            row["messages"] = [m.as_dict() for m in turns]
+        if SPAN in t.extra:  # a plug-in's
+            row |= {"rollout": t.extra[SPAN], "extra": plain({k: v for k, v in t.extra.items() if k != SPAN})}
+        if debug:
+            row |= {"token_ids": t.token_ids, "action_mask": t.action_mask, "logprobs": t.logprobs}
+        rows.append(row)
+    return rows
 
 
 def after(sample: Sample, trajectory: Trajectory) -> Sequence[Message]:

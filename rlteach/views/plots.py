@@ -1,40 +1,83 @@
-"""The curves of a run as one static figure (no pyplot: safe in threads, nothing shown twice)."""
+"""The curves of a run, or of several, as one static figure (no pyplot: safe in threads, shown once).
+
+Every line carries its column as gid, so that moving.py can give it new points.
+"""
 
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping, Sequence
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from rlteach.types import StepRecord
+
+Series = Mapping[str, tuple[np.ndarray, ...]]  # gid -> (x, y) of a line, (x, low, high) of a band
+
 BLUE, ORANGE, GREEN, RED, GREY = "#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#7f7f7f"
+SEVERAL = (BLUE, ORANGE, GREEN, RED, "#9467bd", "#8c564b", "#e377c2", "#17becf", "#bcbd22", GREY)
+BAND = "reward/ci95"
+LOSSES = {
+    "loss/positive": (GREEN, "positive"), "loss/negative": (RED, "negative"),
+    "loss/kl": (ORANGE, "KL"), "loss/total": ("black", "total"),
+    "loss/token_reward": (GREY, "token reward model")}
+DISTANCE = {"kl/reference": (ORANGE, "KL to the reference"), "entropy": (BLUE, "entropy (nats a token)")}
+LENGTH = {"response/length": (BLUE, "tokens an answer")}
+LOST = {"response/truncated": (RED, "cut off"), "response/no_answer": (ORANGE, "no answer found"),
+        "judge/unscorable": (GREY, "unscorable")}
+COLUMNS = ("reward/mean", BAND, "dev/accuracy", *LOSSES, *DISTANCE, *LENGTH, *LOST)
+OVERLAID = {"reward/mean": "reward of the rollouts", "loss/total": "loss",
+            "kl/reference": "KL to the reference", "entropy": "entropy (nats a token)"}
 
 
 def curves(
-    history: pd.DataFrame, *, before: float | None = None, after: float | None = None, title: str = ""
+    history: pd.DataFrame, *, before: float | None = None, after: float | None = None, title: str = "",
+    steps: int | None = None,
 ) -> Figure:
     """Reward and dev accuracy, loss terms, KL and entropy, length and truncation over the steps.
 
     Args:
         history: as `run.history` or `rl.table(trainer.history)` gives it.
         before, after: test accuracy, drawn as two levels.
+        steps: the last step of the run, for a smaller picture whose axes stand still while it goes on.
     """
-    figure = Figure(figsize=(10, 6), dpi=100, layout="constrained")
-    axes = figure.subplots(2, 2)
+    figure, axes = _panels(still=steps is not None)
     _reward(axes[0, 0], history, before, after)
-    _lines(axes[0, 1], history, "loss terms", {
-        "loss/positive": (GREEN, "positive"), "loss/negative": (RED, "negative"),
-        "loss/kl": (ORANGE, "KL"), "loss/total": ("black", "total"),
-        "loss/token_reward": (GREY, "token reward model")})
-    _lines(axes[1, 0], history, "distance from the reference, and entropy", {
-        "kl/reference": (ORANGE, "KL to the reference"), "entropy": (BLUE, "entropy (nats a token)")})
+    _lines(axes[0, 1], history, "loss terms", LOSSES)
+    _lines(axes[1, 0], history, "distance from the reference, and entropy", DISTANCE)
     _length(axes[1, 1], history)
     for ax in axes.flat:
-        ax.grid(alpha=0.25)
-        ax.spines[["top", "right"]].set_visible(False)
-        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        _finish(ax, steps)
+    if title:
+        figure.suptitle(title)
+    return figure
+
+
+def overlay(histories: Mapping[str, pd.DataFrame], *, steps: int | None = None, title: str = "") -> Figure:
+    """Reward, loss, KL and entropy of several runs, one colour a run.
+
+    Args:
+        histories: name in the legend -> history.
+        steps: the last step of the longest run, as in `curves`.
+    """
+    figure, axes = _panels(still=steps is not None)
+    for ax, (column, name) in zip(axes.flat, OVERLAID.items(), strict=True):
+        for i, (label, history) in enumerate(histories.items()):
+            color = SEVERAL[i % len(SEVERAL)]
+            if column == "reward/mean":
+                _band(ax, history, color, "", gid=f"{i}:{BAND}")
+            _line(ax, history, column, color, label, gid=f"{i}:{column}")
+        ax.set_title(name, fontsize=10)
+        ax.set_xlabel("step", fontsize=8)
+        ax.tick_params(labelsize=8)
+        _finish(ax, steps)
+    axes[0, 0].set_ylim(0, 1.06)
+    if axes[0, 0].get_legend_handles_labels()[0]:
+        axes[0, 0].legend(fontsize=8, loc="lower right")
     if title:
         figure.suptitle(title)
     return figure
@@ -47,11 +90,59 @@ def png(figure: Figure) -> bytes:
     return buffer.getvalue()
 
 
+def series(records: Sequence[StepRecord]) -> Series:
+    """What curves draws of these steps, as moving lines take it; what was never measured is left out."""
+    steps = np.array([r.index for r in records], float)
+    found = {c: np.array([r.metrics.get(c) for r in records], float) for c in COLUMNS}  # None -> nan
+    out: dict[str, tuple[np.ndarray, ...]] = {
+        c: (steps[there], values[there]) if c == "dev/accuracy" else (steps, values)
+        for c, values in found.items() if c != BAND and (there := np.isfinite(values)).any()}
+    if np.isfinite(found[BAND]).any():
+        out[BAND] = (steps, *band(found["reward/mean"], found[BAND]))
+    return out
+
+
+def band(mean: np.ndarray, half: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Lower and upper end of the reward's interval, inside [0, 1]. Two arrays [steps]"""
+    return np.clip(mean - half, 0, 1), np.clip(mean + half, 0, 1)
+
+
+def small_figure() -> Figure:
+    """768 x 432 pixels."""
+    return Figure(figsize=(9.6, 5.4), dpi=80)
+
+
+def note(text: str) -> Figure:
+    """What stands there before there are curves, as large as they will be."""
+    figure = small_figure()
+    figure.text(0.5, 0.5, text, ha="center", color=GREY)
+    return figure
+
+
+def _panels(*, still: bool) -> tuple[Figure, np.ndarray]:
+    if not still:
+        figure = Figure(figsize=(10, 6), dpi=100, layout="constrained")
+        return figure, figure.subplots(2, 2)
+    figure = small_figure()
+    margins = {"left": 0.06, "right": 0.94, "top": 0.9, "bottom": 0.11, "hspace": 0.46, "wspace": 0.22}
+    return figure, figure.subplots(2, 2, gridspec_kw=margins)
+
+
+def _finish(ax: Axes, steps: int | None) -> None:
+    ax.grid(alpha=0.25)
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    if steps is not None:
+        ax.set_xlim(0, steps + 0.5)
+
+
 def _reward(ax: Axes, history: pd.DataFrame, before: float | None, after: float | None) -> None:
     _lines(ax, history, "right answers", {"reward/mean": (BLUE, "reward of the rollouts")})
-    if "dev/accuracy" in history and history["dev/accuracy"].notna().any():
+    _band(ax, history, BLUE, "95 % interval of the mean", gid=BAND)
+    if known(history, "dev/accuracy"):
         dev = history["dev/accuracy"].dropna()
-        ax.plot(dev.index, dev, color=GREEN, marker="o", markersize=4, label="dev, greedy")
+        ax.plot(dev.index, dev, color=GREEN, marker="o", markersize=4,
+                label="dev, greedy", gid="dev/accuracy")
     for value, name, style in ((before, "before", ":"), (after, "after", "--")):
         if value is not None:
             ax.axhline(value, color=GREY, linestyle=style, linewidth=1)
@@ -63,16 +154,14 @@ def _reward(ax: Axes, history: pd.DataFrame, before: float | None, after: float 
 
 
 def _length(ax: Axes, history: pd.DataFrame) -> None:
-    _lines(ax, history, "answer length and what was lost", {"response/length": (BLUE, "tokens an answer")})
+    _lines(ax, history, "answer length and what was lost", LENGTH)
     right = ax.twinx()
-    _lines(right, history, "", {
-        "response/truncated": (RED, "cut off"), "response/no_answer": (ORANGE, "no answer found"),
-        "judge/unscorable": (GREY, "unscorable")})
+    _lines(right, history, "", LOST)
     right.set_ylabel("share", fontsize=8)
     right.spines["top"].set_visible(False)
     lines = [*ax.get_lines(), *right.get_lines()]
-    right.legend(lines, [line.get_label() for line in lines], fontsize=8, loc="upper center", ncols=4,
-                 columnspacing=1, handlelength=1.2)
+    right.legend(lines, [line.get_label() for line in lines], fontsize=7, loc="upper center", ncols=4,
+                 columnspacing=0.8, handlelength=1)
     if ax.get_lines():
         ax.set_ylim(0, 1.25 * history["response/length"].max())  # room for the legend; lengths from 0
     right.set_ylim(0, 1.25)
@@ -81,16 +170,32 @@ def _length(ax: Axes, history: pd.DataFrame) -> None:
         ax.get_legend().remove()
 
 
+def known(history: pd.DataFrame, column: str) -> bool:
+    """Was it ever measured?"""
+    return column in history and bool(history[column].notna().any())
+
+
 def _lines(ax: Axes, history: pd.DataFrame, title: str, wanted: dict[str, tuple[str, str]]) -> None:
-    drawn = False
-    for column, (color, label) in wanted.items():
-        if column in history and history[column].notna().any():
-            ax.plot(history.index, history[column], color=color, label=label, linewidth=1.5,
-                    marker="o" if len(history) == 1 else None)
-            drawn = True
+    drawn = [_line(ax, history, column, color, label, gid=column)
+             for column, (color, label) in wanted.items()]
     if title:
         ax.set_title(title, fontsize=10)
         ax.set_xlabel("step", fontsize=8)
     ax.tick_params(labelsize=8)
-    if drawn:
+    if any(drawn):
         ax.legend(fontsize=8)
+
+
+def _line(ax: Axes, history: pd.DataFrame, column: str, color: str, label: str, *, gid: str) -> bool:
+    if not known(history, column):
+        return False
+    ax.plot(history.index, history[column], color=color, label=label, linewidth=1.5, gid=gid,
+            marker="o", markersize=2)  # a lone point is no line
+    return True
+
+
+def _band(ax: Axes, history: pd.DataFrame, color: str, label: str, *, gid: str) -> None:
+    if known(history, BAND):
+        low, high = band(history["reward/mean"].to_numpy(float), history[BAND].to_numpy(float))
+        ax.fill_between(history.index, low, high, color=color, alpha=0.15, linewidth=0,
+                        label=label or None, gid=gid)
