@@ -41,6 +41,7 @@ _WHERE = {
     "rlteach.views.probabilities": ("probability_heatmap", "token_probabilities"),
     "rlteach.views.snapshots": ("Snapshots",),
     "rlteach.views.token_rewards": ("token_heatmap", "token_table"),
+    "rlteach.course.checking": ("check",),
 }
 _MODULES = ("widgets",)  # names that are the module itself
 _HOME = {name: module for module, names in _WHERE.items() for name in names}

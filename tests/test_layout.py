@@ -157,7 +157,7 @@ def test_architecture_names_every_module() -> None:
     """Its tree has one line a file, indented below the line of the folder; and no file that is gone."""
     named, above = set(), {}
     for line in (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").splitlines():
-        if found := re.match(r"( *)([a-z_]+/|[a-z_]+\.py)(\s|$)", line):
+        if found := re.match(r"( *)([a-z_]+/|[a-z_0-9]+\.py)(\s|$)", line):
             depth = len(found[1])
             above = {d: folder for d, folder in above.items() if d < depth} | {depth: found[2]}
             named.add("".join(above.values()))
