@@ -18,6 +18,7 @@ from fakes import even_first, group, judgement, question, random_answers, small_
 from nbclient import NotebookClient
 
 import rlteach as rl
+from rlteach.training.experiment import Experiment
 from rlteach.training.runlog import RunLog
 from rlteach.types import Group, Message, Sample, StepRecord, Trajectory
 from rlteach.views import browse as browse_module
@@ -267,11 +268,30 @@ def test_the_browser_of_a_trainer_draws_tokens() -> None:
     assert image.layout.display == ""
     view.value = "group"
     assert "<th>reward</th>" in text.value
+    assert all(why in text.value for why in rl.trajectories(trainer, step=1).query("prompt == 1")["why"])
     trainer.step()
     assert parts(box)[0].options == (1,)
     refresh.click()
     assert parts(box)[0].options == (1, 2)
     assert parts(box)[0].value == 1
+
+
+def test_an_experiment_is_its_folder_and_its_trainer(tmp_path: Path) -> None:
+    """Also one that was resumed: steps before that are on disk only, so their tokens cannot be drawn."""
+    trainer = trained(2)
+    experiment = object.__new__(Experiment)
+    experiment.trainer, experiment.log = trainer, RunLog.open(written(trainer, tmp_path / "run"))
+    trainer.history[0] = StepRecord(1, (), trainer.history[0].metrics)
+    assert steps_of(trainer) == [2]
+    assert steps_of(experiment) == [1, 2]
+    step, _, _, _, view, text, image = parts(rl.browse(experiment))
+    view.value = "probabilities"
+    assert image.value == png(rl.probability_heatmap(experiment, trainer.history[1].groups[0]))
+    step.value = 1
+    assert "it was trained before a resume" in text.value
+    assert image.value == b""
+    view.value = "group"
+    assert rl.trajectories(experiment, step=1)["why"][0] in text.value
 
 
 def test_the_browser_says_what_it_cannot_draw() -> None:

@@ -63,8 +63,9 @@ def ipywidgets(otherwise: str) -> Any:
 
 
 def picture(widgets: Any) -> Any:
-    """An empty image, never wider than its place."""
-    return widgets.Image(format="png", layout=widgets.Layout(max_width="100%", object_fit="contain"))
+    """An empty image in its own size, never wider than its place."""
+    layout = widgets.Layout(max_width="100%", object_fit="contain", align_self="flex-start")
+    return widgets.Image(format="png", layout=layout)
 
 
 class _Browser:
@@ -144,10 +145,11 @@ class _Browser:
 
     def _table(self, rows: list[Row]) -> str:
         group = self._in_memory()
-        whole = None if group is None else group_table(group, config_of(self.source))
-        frame = pd.DataFrame(rows)[GROUP_COLUMNS] if whole is None else whole
+        frame = pd.DataFrame(rows)[GROUP_COLUMNS]
+        if group is not None:
+            frame = group_table(group, config_of(self.source)).assign(why=frame["why"])
         with pd.option_context("display.max_colwidth", None):
-            return frame.to_html(index=False, na_rep="", float_format="{:.3f}".format)
+            return frame.to_html(index=False, na_rep="", justify="left", float_format="{:.3f}".format)
 
     def _in_memory(self) -> Group | None:
         history = self.trainer.history if self.trainer is not None else ()

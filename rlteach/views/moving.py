@@ -43,16 +43,19 @@ class MovingFigure:
             canvas.restore_region(self.ground)
             for cell in changed:
                 self._draw_cell(cell)
+            for legend in self.figure.legends:  # it may stand in those cells
+                legend.draw(canvas.get_renderer())
             self.ground = canvas.copy_from_bbox(self.figure.bbox)
         canvas.restore_region(self.ground)
         for artist in self.artists.values():
             artist.axes.draw_artist(artist)
         return _encode(canvas, compress_level=1)
 
-    def last(self, title: str) -> bytes:
-        """The picture that stays: built anew, drawn whole, with `title` above it."""
+    def last(self, title: str = "") -> bytes:
+        """The picture that stays: built anew, drawn whole, with `title` (if any) above it."""
         figure = self.build()
-        figure.suptitle(title, fontsize=10, parse_math=False)
+        if title:
+            figure.suptitle(title, fontsize=10, parse_math=False)
         canvas = FigureCanvasAgg(figure)
         canvas.draw()
         return _encode(canvas, compress_level=6)

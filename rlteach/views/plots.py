@@ -57,14 +57,15 @@ def curves(
     return figure
 
 
-def overlay(histories: Mapping[str, pd.DataFrame], *, steps: int | None = None, title: str = "") -> Figure:
+def overlay(histories: Mapping[str, pd.DataFrame], *, steps: int | None = None) -> Figure:
     """Reward, loss, KL and entropy of several runs, one colour a run.
 
     Args:
         histories: name in the legend -> history.
         steps: the last step of the longest run, as in `curves`.
     """
-    figure, axes = _panels(still=steps is not None)
+    rows = -(-len(histories) // 2)  # of the legend, above the panels
+    figure, axes = _panels(still=steps is not None, top=0.93 - 0.04 * rows)
     for ax, (column, name) in zip(axes.flat, OVERLAID.items(), strict=True):
         for i, (label, history) in enumerate(histories.items()):
             color = SEVERAL[i % len(SEVERAL)]
@@ -76,10 +77,9 @@ def overlay(histories: Mapping[str, pd.DataFrame], *, steps: int | None = None, 
         ax.tick_params(labelsize=8)
         _finish(ax, steps)
     axes[0, 0].set_ylim(0, 1.06)
-    if axes[0, 0].get_legend_handles_labels()[0]:
-        axes[0, 0].legend(fontsize=8, loc="lower right")
-    if title:
-        figure.suptitle(title)
+    if lines := axes[0, 0].get_lines():
+        place = "outside upper left" if steps is None else "upper left"
+        figure.legend(handles=lines, fontsize=8, loc=place, ncols=2, frameon=False)
     return figure
 
 
@@ -119,12 +119,12 @@ def note(text: str) -> Figure:
     return figure
 
 
-def _panels(*, still: bool) -> tuple[Figure, np.ndarray]:
+def _panels(*, still: bool, top: float = 0.9) -> tuple[Figure, np.ndarray]:
     if not still:
         figure = Figure(figsize=(10, 6), dpi=100, layout="constrained")
         return figure, figure.subplots(2, 2)
     figure = small_figure()
-    margins = {"left": 0.06, "right": 0.94, "top": 0.9, "bottom": 0.11, "hspace": 0.46, "wspace": 0.22}
+    margins = {"left": 0.06, "right": 0.94, "top": top, "bottom": 0.11, "hspace": 0.46, "wspace": 0.22}
     return figure, figure.subplots(2, 2, gridspec_kw=margins)
 
 

@@ -30,8 +30,8 @@ class BusyError(RuntimeError):
 class Trial:
     """One setting: its config, the Python line that makes it, its curves, its accuracy on dev.
 
-    label: what differs from the first setting. error: what went wrong, or None. dev: None until a run
-    that finished has been measured.
+    label: what differs from the setting that the laboratory began with. error: what went wrong, or None.
+    dev: None until a run that finished has been measured.
     """
 
     def __init__(self, number: int, config: Config, name: str, python: str) -> None:
@@ -127,8 +127,7 @@ class Trials:
     """The present setting (`config`) and all that were run, from 1 on.
 
     Args:
-        preset: the config that the settings are told against.
-        changes: fields that are different from the beginning.
+        preset, changes: the setting to begin with; the others are told by what differs from it.
 
     Raises:
         ConfigError: there is no such preset, or the combination is refused.
@@ -136,7 +135,7 @@ class Trials:
 
     def __init__(self, preset: str = "tiny", **changes: object) -> None:
         self.preset = preset
-        self.config = Config.preset(preset, **changes)
+        self.base = self.config = Config.preset(preset, **changes)
         self.all: list[Trial] = []
         self._last: Trial | None = None  # clear() forgets it only when it has ended
 
@@ -158,10 +157,7 @@ class Trials:
         """Train the present setting in the background, then measure it on dev. Raises BusyError."""
         if self.present is not None:
             raise BusyError("one setting is trained at a time: stop it, or wait until it has been measured")
-        if self.all:
-            name = label(self.config, self.all[0].config, "as the first")
-        else:
-            name = label(self.config, Config.preset(self.preset), self.preset)
+        name = label(self.config, self.base, self.preset)
         self._last = Trial(len(self.all) + 1, self.config, name, self.line)
         self.all.append(self._last)
         return self._last

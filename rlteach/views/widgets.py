@@ -121,7 +121,7 @@ class Lab:
         counts = [len(trial.records) for trial in present]
         if ended or (counts != self._drawn and any(counts) and self._budget.allows()):
             self._drawn = counts
-            self._budget.pay(lambda: self._show(self._last() if ended else self._frame()))
+            self._budget.pay(lambda: self._show(self._figure.last() if ended else self._frame()))
         self.panel.tell()
         if ended:
             self.panel.busy(False)
@@ -132,10 +132,6 @@ class Lab:
             f"{i}:{name}": points for i, trial in enumerate(self.trials.all)
             for name, points in plots.series(trial.records).items()
             if name in (*plots.OVERLAID, plots.BAND)})
-
-    def _last(self) -> bytes:
-        count = len(self.trials.all)
-        return self._figure.last(f"{count} setting{'s' * (count != 1)}")
 
     def _overlay(self) -> Any:
         names = {f"{t.number}: {t.label}": table(t.records) for t in self.trials.all}
@@ -219,7 +215,8 @@ class Panel:
             self.say(str(error))
 
     def _compare(self) -> None:
-        self.table.value = self.lab.compare().to_html(float_format="%.3g", na_rep="")
+        self.table.value = self.lab.compare().to_html(
+            float_format="%.3g", na_rep="", border=0, index_names=False)
 
     def _clear(self) -> None:
         self.table.value = ""
