@@ -12,16 +12,16 @@ try:
     import rlteach as rl
 except ModuleNotFoundError:
     raise ModuleNotFoundError("no rlteach here: lesson 01 says what to do") from None
-import inspect, math, random, tempfile, time
-from pathlib import Path
+import inspect
+import math
+import random
+import tempfile
 
 import torch
 from IPython.display import Image
 from matplotlib.figure import Figure
 from rlteach.views.plots import png
-from transformers.utils import logging
 
-logging.disable_progress_bar()
 torch.set_num_threads(1)  # steady numbers
 
 # %% [markdown]
@@ -32,7 +32,7 @@ torch.set_num_threads(1)  # steady numbers
 # small: 8 steps, 8 answers to each of 32 questions.
 
 # %%
-SMALL = dict(batch_size=32, group_size=8, total_steps=8, threads=1)
+SMALL = {"batch_size": 32, "group_size": 8, "total_steps": 8, "threads": 1}
 config = rl.Config.preset("tiny", **SMALL)
 judger = rl.RuleJudger()
 questions = rl.load_samples(config.train_data)
@@ -54,7 +54,7 @@ rl.group_table(group)[["response", "score", "advantage", "kept"]].round(3)
 # %% [markdown]
 # Four are right and four are wrong, so each weighs the same. One of each kind is kept for
 # training. Now start it, and show it. The cell returns at once; the picture moves on. The
-# buttons below it pause the run, let it do one step, go on, or stop.
+# buttons above it pause the run, let it do one step, go on, or stop it.
 
 # %%
 run = trainer.start()
@@ -75,6 +75,8 @@ print(run.state)
 # One more step, then it waits again. This is the moment to look at answers, or to save.
 
 # %%
+import time
+
 at = run.trainer.step_index
 run.step()
 while run.trainer.step_index == at and run.state in ("running", "paused"):
@@ -92,16 +94,22 @@ print(run.state, run.trainer.step_index)
 # %% [markdown]
 # ## 3. What each curve means
 #
-# | curve | what it is | what to look for |
-# |---|---|---|
-# | reward of the rollouts | share of right answers in training; the band is its 95 % interval | it climbs; a step of luck stays inside the band |
-# | dev, greedy | right answers on questions that are not trained on (where measured) | it climbs as well, or the policy only learns its own questions |
-# | loss, positive and negative | pull towards right answers, push away from wrong ones | no explosion; a falling loss is *no* sign of progress |
-# | loss, KL | how hard the leash pulls back | small beside the others |
-# | KL to the reference | how far the policy has walked | it grows slowly; a jump is a warning |
-# | entropy | how open the choice of the next token is | it falls; near zero there is nothing more to try |
-# | tokens an answer | length | a jump up or down: the policy found another way to answer |
-# | cut off, no answer found, unscorable | answers that are lost | near zero, else look at them first |
+# - **reward of the rollouts**: share of right answers in training, with its 95 % interval as
+#   a band. It should climb; a step of luck stays inside the band.
+# - **dev, greedy**: right answers to questions that are not trained on, where they are asked.
+#   It should climb as well, or the policy only learns its own questions.
+# - **loss, positive and negative**: the pull towards right answers, the push away from wrong
+#   ones. A falling loss is *no* sign of progress; a leap is a sign of trouble.
+# - **loss, KL**: how hard the leash to the reference pulls back.
+#   It should be small beside the others.
+# - **KL to the reference**: how far the policy has walked.
+#   It grows slowly; when it jumps, the reward often falls soon after.
+# - **entropy**: how open the choice of the next token is.
+#   It falls; near zero there is nothing left to try.
+# - **tokens an answer**: the length. When it jumps, the policy has found another way to
+#   answer: read some.
+# - **cut off, no answer found, unscorable**: answers that are lost for training.
+#   They should be near zero; if not, look at them first.
 
 # %% [markdown]
 # The same numbers are in a table. The first step belongs to the untrained policy, which is
@@ -109,20 +117,20 @@ print(run.state, run.trainer.step_index)
 
 # %%
 columns = ["reward/mean", "groups/kept", "kl/reference", "entropy", "response/length"]
-run.history[columns].iloc[:1].round(2)
+h = run.resume().wait().history
+h[columns].iloc[:1].round(2)
 
 # %% tags=["nbval-ignore-output"]
-run.history[columns].round(3)
+h[columns].round(3)
 
 # %% [markdown]
 # Later digits depend on the processor: the last bit of a number may flip a token, and the
 # rest of the run with it. What should hold everywhere:
 
 # %%
-h = run.history
-print("reward climbs :", h["reward/mean"].iloc[-2:].mean() > h["reward/mean"].iloc[:2].mean())
-print("it walks away :", h["kl/reference"].iloc[-1] > h["kl/reference"].iloc[0])
-print("and gets surer:", h["entropy"].iloc[-1] < h["entropy"].iloc[0])
+early, late = h[columns].iloc[:2].mean(), h[columns].iloc[-2:].mean()
+for name in ["reward/mean", "kl/reference", "entropy"]:
+    print(f"{name:<12} went", "up" if late[name] > early[name] else "down")
 
 # %% [markdown]
 # ## 4. One group, before and after
@@ -131,7 +139,7 @@ print("and gets surer:", h["entropy"].iloc[-1] < h["entropy"].iloc[0])
 # each of those old answers is. `p_reference` is the policy of before.
 
 # %% tags=["nbval-ignore-output"]
-old = run.trainer.history[0].groups[PLACE]
+old = run.resume().wait().trainer.history[0].groups[PLACE]
 p = rl.token_probabilities(run, old)
 answers = p.groupby("member")[["p_reference", "p_policy"]].prod()
 answers.insert(0, "score", old.scores)
@@ -179,8 +187,7 @@ for name in KNOBS[:6]:
 # both settings will be in the picture under the knobs.
 
 # %%
-SHORT = dict(batch_size=16, group_size=8, total_steps=5, threads=1)
-lab = rl.widgets.Lab("tiny", **SHORT)
+lab = rl.widgets.Lab("tiny", batch_size=16, group_size=8, total_steps=5, threads=1)
 lab
 
 # %% [markdown]
@@ -188,10 +195,10 @@ lab
 # each step goes further. Guess what happens before you run the cell.
 
 # %%
-lab.run(wait=True)
-lab.set(policy_lr=1e-3)
-lab.run(wait=True)
-print(lab.config.policy_lr)
+slow = lab.set(policy_lr=4e-4).run(wait=True)
+fast = lab.set(policy_lr=1e-3).run(wait=True)
+print(slow.line)
+print(fast.line)
 lab.results[["differs", "state", "steps"]].tail(1)
 
 # %% tags=["nbval-ignore-output"]
@@ -203,11 +210,10 @@ lab.compare().round(3)
 # KL curve shows it first: it jumps, and only then the reward falls.
 
 # %%
-slow, fast = lab.trials.all[-2:]
 for trial in (slow, fast):
     low = trial.records[-1].metrics["reward/mean"] < 0.15
     print(f"{trial.config.policy_lr:<7} broken: {low}")
-print("intervals on dev apart:", lab.compare()["apart"].iloc[-1])
+print("intervals on dev apart:", fast.dev.ci95[1] < slow.dev.ci95[0])
 
 # %% [markdown]
 # Take one knob at a time. When two are turned at once, nobody knows which of them it was.
@@ -281,7 +287,8 @@ exam = rl.load_samples(config.test_data)[:300]
 ids = [{s.id for s in part} for part in (questions, dev, exam)]
 texts = [{s.question for s in part} for part in (questions, dev, exam)]
 for part in (ids, texts):
-    print("in two of the sets:", len((part[0] & part[1]) | (part[0] | part[1]) & part[2]))
+    a, b, c = part
+    print("in two of the sets:", len(a & b | a & c | b & c))
 before = rl.evaluate(rl.Policy.load("tiny-math"), judger, exam)
 print("before:", before)
 
@@ -290,19 +297,17 @@ print("before:", before)
 # `rlteach train`. Of equal ones it takes the later; why?
 
 # %%
-scratch = tempfile.TemporaryDirectory()
-
-
-def train(name, **changes):
+def train(**changes):
     config = rl.Config.preset("tiny", **{**SMALL, **changes})
     policy = rl.Policy.load("tiny-math", config)
     trainer, seen = rl.OrealTrainer(policy, judger, questions, config), {}
+    folder = tempfile.TemporaryDirectory()
     for step in trainer:
         if step.index % 2 == 0:
             seen[step.index] = rl.evaluate(policy, judger, dev).accuracy
             if seen[step.index] == max(seen.values()):
-                policy.save(Path(scratch.name, name))
-    return trainer, seen
+                policy.save(folder.name)
+    return trainer, seen, folder
 
 # %%
 from rlteach.training.experiment import Experiment
@@ -316,8 +321,8 @@ print(inspect.getsource(Experiment._measure_dev))
 # show how much luck there is.
 
 # %% tags=["nbval-ignore-output"]
-trained = {seed: train(f"seed-{seed}", seed=seed) for seed in (0, 1, 2)}
-for seed, (_, seen) in trained.items():
+trained = {seed: train(seed=seed) for seed in (0, 1, 2)}
+for seed, (_, seen, _) in trained.items():
     print(seed, "dev", {at: round(share, 2) for at, share in seen.items()})
 
 # %% [markdown]
@@ -325,23 +330,25 @@ for seed, (_, seen) in trained.items():
 
 # %%
 again = [r.metrics["reward/mean"] for r in trained[0][0].history]
-watched = list(run.history["reward/mean"])
+watched = list(h["reward/mean"])
 print("the same curve:", again == watched)
 
 # %% [markdown]
 # Now test, once: the checkpoint that dev chose, and the last step beside it.
 
 # %% tags=["nbval-ignore-output"]
-after, last = {}, {}
-for seed, (its_trainer, seen) in trained.items():
-    chosen = rl.Policy.load(str(Path(scratch.name, f"seed-{seed}")))
-    after[seed] = rl.evaluate(chosen, judger, exam)
-    last[seed] = rl.evaluate(its_trainer.policy, judger, exam)
+def on_test(policy):
+    return rl.evaluate(policy, judger, exam)
+
+
+after = {s: on_test(rl.Policy.load(best.name)) for s, (_, _, best) in trained.items()}
+last = {s: on_test(its.policy) for s, (its, _, _) in trained.items()}
+for seed, (_, seen, _) in trained.items():
     at = max(at for at in seen if seen[at] == max(seen.values()))
     print(f"seed {seed}: best on dev, step {at}: {after[seed]}")
     print(f"        last step          : {last[seed]}")
 shares = [e.accuracy for e in after.values()]
-print(f"mean {sum(shares) / 3:.1%}, from {min(shares):.1%} to {max(shares):.1%}")
+print(f"mean {sum(shares) / 3:.1%}, {min(shares):.1%} to {max(shares):.1%}")
 
 # %%
 for seed, e in after.items():
@@ -359,8 +366,8 @@ print("spread of the seeds below 20 points:", max(shares) - min(shares) < 0.2)
 # other than the marks teaches, and your result is in doubt.
 
 # %% tags=["nbval-ignore-output"]
-control_trainer, seen = train("control", control="random")
-control = rl.evaluate(rl.Policy.load(str(Path(scratch.name, "control"))), judger, exam)
+control_trainer, _, folder = train(control="random")
+control = rl.evaluate(rl.Policy.load(folder.name), judger, exam)
 print("before     ", before)
 print("coin flips ", control)
 
@@ -374,15 +381,16 @@ print("its 'reward' is a coin:", abs(coins - 0.5) < 0.1)
 # not be the same run. In one picture, with the intervals:
 
 # %%
-found = {"before": before, **{f"seed {s}": e for s, e in after.items()}, "coins": control}
+found = {"before": before, **after, "coins": control}
 figure = Figure(figsize=(7, 2.8), dpi=80, layout="constrained")
 ax = figure.subplots()
 for i, e in enumerate(found.values()):
     low, high = e.ci95
-    ax.errorbar(i, e.accuracy, [[e.accuracy - low], [high - e.accuracy]], fmt="o", capsize=5)
+    ax.vlines(i, low, high)
+    ax.plot(i, e.accuracy, "o")
 ax.axhspan(*before.ci95, color="grey", alpha=0.15)
-ax.set_xticks(range(len(found)), found)
-ax.set(ylabel="right on test", ylim=(0, 1))
+ax.set_xticks(range(len(found)), [str(name) for name in found])
+ax.set(xlabel="seeds 0, 1, 2", ylabel="right on test", ylim=(0, 1))
 Image(data=png(figure))
 
 # %% [markdown]
@@ -396,25 +404,31 @@ Image(data=png(figure))
 # Load it with `transformers` alone, and compare the answers.
 
 # %%
-from transformers import AutoModelForCausalLM, AutoTokenizer
+import os
 
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging
+
+logging.disable_progress_bar()
+
+# %%
 
 def plain_answers(folder, asked):
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder)
     for question in asked:
+        chat = [{"role": "user", "content": question}]
         ids = tokenizer.apply_chat_template(
-            [{"role": "user", "content": question}], add_generation_prompt=True,
-            return_dict=True, return_tensors="pt")
+            chat, add_generation_prompt=True, return_dict=True, return_tensors="pt")
         out = model.generate(**ids, max_new_tokens=80, do_sample=False)
         start = ids["input_ids"].shape[1]
         yield tokenizer.decode(out[0, start:], skip_special_tokens=True)
 
 # %%
-ours = after[0].groups[:8]
-theirs = plain_answers(Path(scratch.name, "seed-0"), [g.sample.question for g in ours])
+ours, folder = after[0].groups[:8], trained[0][2].name
+theirs = plain_answers(folder, [g.sample.question for g in ours])
 same = [g.trajectories[0].response == text for g, text in zip(ours, theirs)]
-print("files:", sorted(p.name for p in Path(scratch.name, "seed-0").iterdir()))
+print("files:", *sorted(os.listdir(folder)))
 print("the same greedy answer:", sum(same), "of", len(same))
 
 # %% [markdown]
