@@ -99,7 +99,7 @@ print(run.state, run.trainer.step_index)
 # - **dev, greedy**: right answers to questions that are not trained on, where they are asked.
 #   It should climb as well, or the policy only learns its own questions.
 # - **loss, positive and negative**: the pull towards right answers, the push away from wrong
-#   ones. A falling loss is *no* sign of progress; a leap is a sign of trouble.
+#   ones. The loss is *no* measure of progress: it may well rise while the reward does.
 # - **loss, KL**: how hard the leash to the reference pulls back.
 #   It should be small beside the others.
 # - **KL to the reference**: how far the policy has walked.
@@ -164,7 +164,8 @@ for score, row in mean.iterrows():
 
 # %% [markdown]
 # Which tokens did it? Here is the wrong answer of our group that was trained on. Green became
-# more probable, purple less. Most tokens hardly moved; look for those that did.
+# more probable, purple less. Most tokens hardly moved; look for those that did, and ask which
+# of them are the mistake.
 
 # %%
 figure = rl.probability_heatmap(run, old, member=3)
@@ -216,7 +217,8 @@ lab.compare().round(4)
 # %% [markdown]
 # The policy has unlearned adding. The direction of each step was right: away from wrong
 # answers. But a step too long throws it to where nobody has looked, and the next answers are
-# nearly all wrong. In the picture the KL leaps while the reward falls.
+# nearly all wrong. In the picture the KL leaps while the reward falls. A gap in a curve is a
+# step in which no group had both kinds of answers: nothing was left to learn from.
 
 # %%
 for trial in (slow, fast):
