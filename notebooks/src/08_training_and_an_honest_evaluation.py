@@ -153,10 +153,10 @@ answers.round(4)
 # %%
 import pandas as pd
 
-tables = []
+tables, both = [], ["p_reference", "p_policy"]
 for g in run.resume().wait().trainer.history[0].groups[:16]:
-    p = rl.token_probabilities(run, g).groupby("member")[["p_reference", "p_policy"]]
-    tables.append(p.prod().assign(score=g.scores))
+    p = rl.token_probabilities(run, g).groupby("member")[both].prod()
+    tables.append(p.assign(score=g.scores))
 mean = pd.concat(tables).groupby("score").mean()
 print("before", mean["p_reference"].round(2).to_dict())
 for score, row in mean.iterrows():
