@@ -160,7 +160,8 @@ for g in run.resume().wait().trainer.history[0].groups[:16]:
 mean = pd.concat(tables).groupby("score").mean()
 print("before", mean["p_reference"].round(2).to_dict())
 for score, row in mean.iterrows():
-    print(score, "more" if row["p_policy"] > row["p_reference"] else "less", "probable now")
+    up = row["p_policy"] > row["p_reference"]
+    print(score, "more" if up else "less", "probable now")
 
 # %% [markdown]
 # Which tokens did it? Here is the wrong answer of our group that was trained on. Green became
