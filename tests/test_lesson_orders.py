@@ -10,9 +10,10 @@ import ast
 import random
 import re
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jupytext
 import pytest
@@ -20,10 +21,7 @@ import pytest
 import rlteach as rl
 from rlteach.training.run import Run
 
-pytestmark = [
-    pytest.mark.gate,  # a kernel that forgets a temporary folder removes it, and does not say so
-    pytest.mark.filterwarnings("ignore:Implicitly cleaning up:ResourceWarning"),
-    pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")]
+pytestmark = pytest.mark.gate
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "notebooks" / "src" / "08_training_and_an_honest_evaluation.py"
 CELLS = [cell.source for cell in jupytext.read(SOURCE, fmt="py:percent").cells if cell.cell_type == "code"]
@@ -69,11 +67,24 @@ def short(few_questions: Path, monkeypatch: pytest.MonkeyPatch) -> list[rl.Confi
     return made
 
 
+class Kept(tempfile.TemporaryDirectory):
+    """Not forgotten: pytest counts a folder that the collector of garbage has to remove."""
+
+    folders: ClassVar[list[Kept]] = []
+
+    def __init__(self, *words: Any, **named: Any) -> None:
+        super().__init__(*words, **named)
+        self.folders.append(self)
+
+
 @pytest.fixture
-def space() -> Iterator[dict[str, Any]]:
+def space(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     """What the cells share, like a kernel's; a run that was left under way is ended."""
     names: dict[str, Any] = {}
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", Kept)
     yield names
+    while Kept.folders:
+        Kept.folders.pop().cleanup()
     if isinstance(run := names.get("run"), Run):
         run.stop()
         run.wait()
