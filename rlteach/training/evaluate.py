@@ -91,7 +91,7 @@ def evaluate_model(model: str, config: Config, samples: Sequence[Sample], *, gre
         judger: Judger = RuleJudger()
         if config.graders:
             judger = stack.enter_context(closing(Judges(config))).examiner
-        rollout = None if config.rollout is None else plugins.of_config("rollout", config.rollout, "rollout")
+        rollout = plugins.rollout_of(config)
         policy = Policy.load(model, config)
         return evaluate(policy, judger, samples, greedy=greedy, k=k, seed=seed, rollout=rollout)
 
@@ -102,7 +102,7 @@ def ask_model(model: str, config: Config, question: str) -> Trajectory:
     Raises:
         ConfigError: the rollout discarded the question.
     """
-    rollout = None if config.rollout is None else plugins.of_config("rollout", config.rollout, "rollout")
+    rollout = plugins.rollout_of(config)
     sample = Sample("question", (Message("user", question),), ())
     [group] = _asked(Policy.load(model, config), [sample], [[0]], True, rollout)
     if not group.trajectories:

@@ -186,8 +186,7 @@ def build_trainer(config: Config, judger: Judger) -> OrealTrainer:
     if config.reference is not None:
         reference = Reference(Policy.load(config.reference, config).model, logits_chunk=config.logits_chunk)
     policy, samples = Policy.load(config=config), load_samples(config.train_data)
-    rollout = None if config.rollout is None else plugins.of_config("rollout", config.rollout, "rollout")
-    return OrealTrainer(policy, judger, samples, config, reference, rollout)
+    return OrealTrainer(policy, judger, samples, config, reference, plugins.rollout_of(config))
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from rlteach.agent.loading import load_plugin
 from rlteach.agent.plugins import Kind, PluginError, is_plugin
 from rlteach.agent.rollouts import check_temperature
 from rlteach.agent.types import ChatCompletionSample
-from rlteach.config import ConfigError
+from rlteach.config import Config, ConfigError
 from rlteach.data import SAMPLING
 from rlteach.policy.policy import Policy
 from rlteach.policy.sampler import check_fit
@@ -32,6 +32,11 @@ def of_config(field: str, name: str, *kinds: Kind) -> Any:
         return load_plugin(name, *kinds)
     except PluginError as error:
         raise ConfigError(f"{field}: {error}") from None
+
+
+def rollout_of(config: Config) -> Any:
+    """The function that config.rollout names; None: one answer a question. Raises ConfigError."""
+    return None if config.rollout is None else of_config("rollout", config.rollout, "rollout")
 
 
 def as_rollout(rollout: Callable[..., Any], policy: Policy | None = None) -> Callable[..., list[Group]]:
