@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rlteach.config import Config
 from rlteach.judger.compose import RandomJudger, RuleThenLLM, WeightedSum
-from rlteach.judger.hosts import JudgeError, base_urls, is_loopback
+from rlteach.judger.hosts import JudgeError, base_urls
 from rlteach.judger.rule import RuleJudger
 from rlteach.training import plugins
 from rlteach.types import Judger
@@ -75,17 +75,12 @@ class Judges:
         """What an AsyncOpenAI() without arguments reads, when the config asks for a model judge."""
         if not config.judge_url and config.judger not in ("llm", "rule_then_llm"):
             return {}
-        from rlteach.serving.proxy_http import reach_loopback
-
         urls, key = self._served(config)
-        url = base_urls(urls)[0]
-        if is_loopback(url):
-            reach_loopback()
         with self._asked(config, urls, key) as llm:
             if (cause := llm.alive()) is not None:
                 raise JudgeError(f"the judge cannot be reached: {cause}")
         key = key or os.environ.get("RLTEACH_JUDGE_KEY") or "none"
-        return {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": key}
+        return {"OPENAI_BASE_URL": base_urls(urls)[0], "OPENAI_API_KEY": key}
 
     def _model_judge(self, config: Config) -> LLMJudger:
         llm = self._open.enter_context(self._asked(config, *self._served(config)))
