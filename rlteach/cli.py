@@ -216,16 +216,22 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal may lack a character; a run goes on
+    run_app(app, "rlteach --help",
+            (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError))
+
+
+def run_app(commands: typer.Typer, help_command: str, files: tuple[type[OSError], ...]) -> None:
+    """Run a command line and exit; its own errors, and those of `files`, become one sentence."""
     try:
-        sys.exit(app(standalone_mode=False))
+        sys.exit(commands(standalone_mode=False))
     except UsageError as error:  # no such option, a word where a number belongs
         if not error.format_message():  # nothing was asked
             error.show()
             sys.exit(2)
-        complain(f"{error.format_message()} (see rlteach --help)")
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
+        complain(f"{error.format_message()} (see {help_command})")
+    except files as error:
         complain(f"{error.filename}: {error.strerror}")
-    except ValueError as error:  # ConfigError, DataError, ModelError, RunError, CheckpointError, InputError
+    except ValueError as error:  # ConfigError, DataError, PluginError and their like
         if not type(error).__module__.startswith("rlteach"):
             raise
         complain(str(error))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from rlteach.cli import UsageError, complain
+from rlteach.cli import run_app
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
                   help="Plug-ins: run them against any OpenAI-compatible server, without training.")
@@ -68,19 +67,7 @@ def conversations(trial: Any) -> list[str]:
 
 def main() -> None:
     """Entry point: a mistake of the user's is one sentence and exit code 2, as with `rlteach`."""
-    try:
-        sys.exit(app(standalone_mode=False))
-    except UsageError as error:
-        if not error.format_message():  # nothing was asked
-            error.show()
-            sys.exit(2)
-        complain(f"{error.format_message()} (see python -m rlteach.agent test --help)")
-    except OSError as error:
-        complain(f"{error.filename}: {error.strerror}")
-    except ValueError as error:  # TrialError, PluginError, PluginStopError
-        if not type(error).__module__.startswith("rlteach"):
-            raise
-        complain(str(error))
+    run_app(app, "python -m rlteach.agent test --help", (OSError,))
 
 
 if __name__ == "__main__":
