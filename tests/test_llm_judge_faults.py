@@ -138,6 +138,26 @@ def test_24_a_late_duplicate_reaches_no_other_question() -> None:
             assert scores(judge.grade(group)) == right
 
 
+class OneBehind(FakeJudge):
+    """Each connection answers its second question, and every later one, with the reply before."""
+
+    async def _serve(self, held: socket.socket) -> None:
+        self.last = None
+        await super()._serve(held)
+
+    async def _answer(self, path: str, headers: dict[str, str], *rest: object) -> None:
+        if path.endswith("/models"):
+            return await super()._answer(path, headers, *rest)  # type: ignore[arg-type]
+        self.last, late = (path, headers, *rest), self.last
+        await super()._answer(*(late or self.last))
+
+
+def test_24_a_connection_that_is_one_reply_behind_is_not_used_again() -> None:
+    with OneBehind() as server, judger(server, in_flight=1, retries=1) as judge:
+        assert scores(judge.grade(asked(boxed(7), boxed(8), boxed(9)))) == [1.0, 0.0, 0.0]
+        assert judge.statistics()["judge/retries"] == 2
+
+
 def test_s3_42_one_bad_reply_leaves_the_other_rewards() -> None:
     def reply(question: object) -> str | None:
         label = "correct" if question.verdict else "incorrect"  # type: ignore[attr-defined]

@@ -162,6 +162,8 @@ class JudgeClient:
         finally:
             host.in_flight -= 1
         if echoed is not None and echoed != request:
+            with suppress(KeyError):  # every later reply of this connection would be one behind as well
+                await reply.http_response.extensions["network_stream"].aclose()
             raise RequestError(Try("again", f"{host.url}: the reply belongs to another request"))
         host.answered()
         self._last_reply, self._down_until = time.monotonic(), float("-inf")
