@@ -42,7 +42,7 @@ notebooks: $(FULL)  ## build the lessons again from notebooks/src
 	$(PY) notebooks/build.py
 
 gate: $(FULL)  ## the long checks: learning runs, a fresh clone, the built wheel
-	$(PY) -m pytest tests -m gate
+	$(PY) scripts/gate.py
 	$(PY) scripts/check_wheel.py
 
 lab: $(FULL)  ## JupyterLab on the lessons
