@@ -16,10 +16,18 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-# no path is written into them: cmd would read one with other than Latin letters wrongly
-START_SH = b'#!/bin/sh\nhere=$(CDPATH= cd "$(dirname "$0")" && pwd)\n' \
-    b'exec "$here/venv/bin/python" -m jupyterlab "$here/lessons"\n'
-START_BAT = b'@"%~dp0venv\\Scripts\\python.exe" -m jupyterlab "%~dp0lessons"\r\n'
+# What opens the lessons. No path is written into them: cmd would read one with other than Latin letters wrongly.
+# A proxy for the internet must not be asked for servers on this machine, which some lessons start.
+START_SH = b"""#!/bin/sh
+here=$(CDPATH= cd "$(dirname "$0")" && pwd)
+NO_PROXY=127.0.0.1,localhost${NO_PROXY:+,$NO_PROXY} no_proxy=127.0.0.1,localhost${no_proxy:+,$no_proxy}
+export NO_PROXY no_proxy
+exec "$here/venv/bin/python" -m jupyterlab "$here/lessons" "$@"
+"""
+START_BAT = b"""@echo off\r
+if defined NO_PROXY (set "NO_PROXY=127.0.0.1,localhost,%NO_PROXY%") else set "NO_PROXY=127.0.0.1,localhost"\r
+"%~dp0venv\\Scripts\\python.exe" -m jupyterlab "%~dp0lessons" %*\r
+"""
 CHIPS = {"amd64": "x86_64", "x64": "x86_64"}  # Windows says AMD64
 
 

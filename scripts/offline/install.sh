@@ -1,7 +1,7 @@
 #!/bin/sh
 # Linux and macOS: sh install.sh [FOLDER]. Finds a Python that the wheels are for.
 here=$(CDPATH= cd "$(dirname "$0")" && pwd) || exit 1
-for python in $PYTHON python3 python3.11 python3.12 python3.13 python3.14 python; do
+for python in "${PYTHON:-python3}" python3 python3.11 python3.12 python3.13 python3.14 python; do
     if "$python" "$here/install.py" --fits >/dev/null 2>&1; then
         exec "$python" "$here/install.py" "$@"
     fi
