@@ -148,9 +148,10 @@ def collect(wheels: Path, roots: Sequence[str], target: Target, options: Sequenc
         if not missing:
             return used
         if gpu := [name for name in missing if re.match(r"nvidia|cuda|triton", name)]:
+            for wheel in (w for w in used if w.name.startswith("torch-")):
+                wheel.unlink()  # or the next build would take it
             sys.exit(f"{target}: the torch that pip found brings {len(gpu)} CUDA libraries, several gigabytes: "
-                     "give the address of the PyTorch CPU index (make offline-bundle TORCH_INDEX=ADDRESS), "
-                     f"and remove {wheels} first")
+                     "give the address of the PyTorch CPU index (make offline-bundle TORCH_INDEX=ADDRESS)")
         before = set(wheels.iterdir())
         print(f"{target}: {len(missing)} to fetch", flush=True)
         platforms = [word for name in target.platforms for word in ("--platform", name)]

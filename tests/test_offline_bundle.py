@@ -133,8 +133,7 @@ def test_pip_is_asked_until_nothing_is_missing(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(("code", "requires", "sentence"), [
-    (1, "sea", "pip's words above name the package"), (0, "sea", "pip brought nothing that meets sea"),
-    (0, "nvidia-cublas", "give the address of the PyTorch CPU index")])
+    (1, "sea", "pip's words above name the package"), (0, "sea", "pip brought nothing that meets sea")])
 def test_what_stops_a_build(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, requires: str, sentence: str
 ) -> None:
@@ -142,6 +141,15 @@ def test_what_stops_a_build(
     monkeypatch.setattr(bundle.subprocess, "run", lambda words, **s: subprocess.CompletedProcess(words, code))
     with pytest.raises(SystemExit, match=sentence):
         bundle.collect(tmp_path, ["own"], LINUX, [])
+
+
+def test_a_torch_for_gpus_is_refused_and_does_not_stay(tmp_path: Path) -> None:
+    """Before the gigabytes are fetched; the next build, with the CPU index, has to look for torch again."""
+    own = wheel(tmp_path, "own-1", "torch>=2.6")
+    wheel(tmp_path, "torch-2.13.0", 'nvidia-cublas; platform_system == "Linux"', "triton")
+    with pytest.raises(SystemExit, match="2 CUDA libraries.*give the address of the PyTorch CPU index"):
+        bundle.collect(tmp_path, ["own"], LINUX, [])
+    assert list(tmp_path.iterdir()) == [own]
 
 
 @pytest.fixture
