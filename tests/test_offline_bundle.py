@@ -17,8 +17,10 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from typer.testing import CliRunner
 
 from rlteach.agent.workspace import WorkspaceError
+from rlteach.cli import app
 from rlteach.course.lessons import copy_lessons, lessons
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -147,7 +149,7 @@ def test_a_torch_for_gpus_is_refused_and_does_not_stay(tmp_path: Path) -> None:
     """Before the gigabytes are fetched; the next build, with the CPU index, has to look for torch again."""
     own = wheel(tmp_path, "own-1", "torch>=2.6")
     wheel(tmp_path, "torch-2.13.0", 'nvidia-cublas; platform_system == "Linux"', "triton")
-    with pytest.raises(SystemExit, match="2 CUDA libraries.*give the address of the PyTorch CPU index"):
+    with pytest.raises(SystemExit, match=r"2 CUDA libraries.*give the address of the PyTorch CPU index"):
         bundle.collect(tmp_path, ["own"], LINUX, [])
     assert list(tmp_path.iterdir()) == [own]
 
@@ -298,6 +300,16 @@ def test_lessons_are_copied_and_work_is_never_overwritten(tmp_path: Path) -> Non
     with pytest.raises(WorkspaceError, match="is not empty"):
         copy_lessons(tmp_path / "mine")
     assert copies[0].read_text() == "my answers"
+
+
+def test_the_command_says_where_they_are(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["lessons", str(tmp_path / "mine")])
+    assert done.exit_code == 0
+    lines = done.output.splitlines()
+    assert lines[:-2] == [f"wrote {copy}" for copy in sorted((tmp_path / "mine").iterdir())]
+    assert lines[-1].endswith(f"jupyterlab {tmp_path / 'mine'}")
+    again = CliRunner().invoke(app, ["lessons", str(tmp_path / "mine")])
+    assert isinstance(again.exception, WorkspaceError)
 
 
 @pytest.mark.gate
