@@ -15,6 +15,7 @@ from rich.table import Table
 
 from rlteach.agent.workspace import init_command
 from rlteach.config import Config, ConfigError
+from rlteach.course.lessons import lessons_command
 from rlteach.presets import PRESETS
 from rlteach.serving.command import serve_command
 from rlteach.views.trace import trace_command
@@ -174,6 +175,7 @@ def models() -> None:
 
 app.command("serve")(serve_command)
 app.command("init")(init_command)
+app.command("lessons")(lessons_command)
 app.command("trace")(trace_command)
 
 

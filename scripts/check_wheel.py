@@ -3,8 +3,8 @@
     python scripts/check_wheel.py             about two minutes; needs pip's index, no GPU
 
 Checks that the data and the lessons are inside, that `rlteach models` lists the embedded models,
-that a workspace can be made and its grader run, and that `rlteach train tiny` trains, from an
-unrelated folder.
+that each workspace can be made and a grader run, that the lessons can be copied out, and that
+`rlteach train tiny` trains, from an unrelated folder.
 """
 
 from __future__ import annotations
@@ -72,8 +72,12 @@ def main() -> None:
             sys.exit(f"rlteach was imported from {place.strip()}, not from the wheel")
         if "tiny-math" not in call(bin_ / "rlteach", "models", cwd=away, env=env):
             sys.exit("`rlteach models` does not name tiny-math")
-        call(bin_ / "rlteach", "init", away / "workspace", "--template", "search", cwd=away, env=env)
-        call(python, "-m", "plugins.llm_grader", cwd=away / "workspace", env=env)
+        for template in ("search", "weather", "random_reward"):
+            call(bin_ / "rlteach", "init", away / template, "--template", template, cwd=away, env=env)
+        call(python, "-m", "plugins.llm_grader", cwd=away / "search", env=env)
+        call(bin_ / "rlteach", "lessons", away / "lessons", cwd=away, env=env)
+        if not list((away / "lessons").glob("00_*.ipynb")):
+            sys.exit("`rlteach lessons` wrote no lesson 00")
         words = ("train", "tiny", "--set", "total_steps=2", "--out", away / "run")
         call(bin_ / "rlteach", *words, cwd=away, env=env)
         lines = (away / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()

@@ -40,12 +40,7 @@ def create_workspace(folder: str | Path, template: str) -> list[Path]:
     """
     if template not in COPIES:
         raise WorkspaceError(f"there is no template {template!r}: choose {', '.join(COPIES)}")
-    target = Path(folder)
-    if target.exists() and not target.is_dir():
-        raise WorkspaceError(f"{target} is a file: name a new folder")
-    if target.is_dir() and (held := sorted(target.iterdir())):
-        raise WorkspaceError(f"{target} is not empty (it holds {held[0].name}): name a new folder; nothing "
-                             "was written")
+    target = new_or_empty(folder)
     contents = {name: data_path(source).read_bytes() if most is None else first_lines(source, most)
                 for name, (source, most) in COPIES[template].items()}
     for source in (TEMPLATES / SHARED, TEMPLATES / template):
@@ -54,6 +49,17 @@ def create_workspace(folder: str | Path, template: str) -> list[Path]:
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         (target / name).write_bytes(data)
     return [Path(name) for name in sorted(contents)]
+
+
+def new_or_empty(folder: str | Path) -> Path:
+    """A folder into which many files may be written. Raises WorkspaceError when it holds something."""
+    target = Path(folder)
+    if target.exists() and not target.is_dir():
+        raise WorkspaceError(f"{target} is a file: name a new folder")
+    if target.is_dir() and (held := sorted(target.iterdir())):
+        raise WorkspaceError(f"{target} is not empty (it holds {held[0].name}): name a new folder; nothing "
+                             "was written")
+    return target
 
 
 def files_of(template: Path) -> list[str]:
