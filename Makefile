@@ -6,6 +6,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 TORCH_INDEX ?=
+TARGETS ?=
 
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --disable-pip-version-check -c constraints.txt \
@@ -19,14 +20,15 @@ FULL := $(VENV)/.full-installed
 $(shell [ -x $(PY) ] || rm -f $(CORE) $(FULL))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lessons notebooks gate lab lint models bench
+.PHONY: help demo test lessons notebooks gate lab lint models bench offline-bundle
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-10s%s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-16s%s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo "variables: PYTHON=python3.12       the Python that makes $(VENV) (remove $(VENV) to change it)"
 	@echo "           TORCH_INDEX=URL         one more package index, such as the PyTorch CPU index"
 	@echo "           VENV=DIR                where the packages go"
+	@echo "           TARGETS='MACHINE:PYTHON ...'  whom offline-bundle is for, such as windows-x86_64:3.12"
 
 demo: $(CORE)  ## train the tiny model: about a minute, no GPU, no hub, no key
 	$(VENV)/bin/rlteach train tiny
@@ -67,6 +69,10 @@ bench: $(FULL)  ## measure, and write benchmarks/results
 	$(PY) benchmarks/serving.py --kind free
 	$(PY) benchmarks/serving.py --model tiny-judge --kind verdict
 	$(PY) benchmarks/live_view.py
+
+offline-bundle: $(FULL)  ## a folder for a USB stick: rlteach and all it needs, installed without a network
+	$(PY) scripts/offline_bundle.py $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
+	    $(foreach target,$(TARGETS),--target $(target))
 
 # torch comes first, alone: the constraint then settles which build of it everything else gets.
 $(CORE): pyproject.toml constraints.txt

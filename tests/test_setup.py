@@ -24,7 +24,7 @@ from packaging.version import Version
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-TARGETS = ("demo", "test", "lessons", "gate", "lab", "lint", "models", "bench")
+TARGETS = ("demo", "test", "lessons", "gate", "lab", "lint", "models", "bench", "offline-bundle")
 
 
 def names(requirements: list[str]) -> set[str]:
