@@ -42,7 +42,7 @@ def reference_is_policy(case: Case) -> Finding | None:
             seen.append(kl)
         if metrics.get("grad_norm/policy"):
             spent += metrics.get("lr/policy") or 0.0
-    if len(seen) < 2 or max(seen) > NOTHING:
+    if len(seen) < 2 or max(seen) > NOTHING or case.unmoved:  # unmoved: two models, and both stand still
         return None
     return Finding("reference_is_policy", "the reference moves with the policy: the KL term is always 0",
                    f"KL exactly 0 in {len(seen)} steps that followed an update", remedy)
