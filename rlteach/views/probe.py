@@ -96,7 +96,7 @@ def _cut(trainer: OrealTrainer, answers: list[Trajectory]) -> Finding | None:
     if trainer.rollouts is not sample_groups or len(answers) < QUESTIONS * ANSWERS or cut < len(answers):
         return None
     return Finding("truncated", "answers are cut off before they end",
-                   f"all {cut} answers sampled just now reached max_new_tokens={trainer.config.max_new_tokens}",
+                   f"all {cut} answers that were tried reached max_new_tokens={trainer.config.max_new_tokens}",
                    "raise max_new_tokens, or see whether stop_tokens and the chat template fit the model")
 
 

@@ -60,8 +60,8 @@ def ratio_off(case: Case) -> Finding | None:
         seen.append(f"answers sampled just now: up to {case.rescored:.2g}")
     return Finding("ratio_off", "what is trained is not what was sampled: scored again, the sampled tokens "
                    "have other probabilities", f"{'; '.join(seen)} (should be below {limit:g})",
-                   "look for a mask or labels that are shifted, a temperature or top_p that one side does not "
-                   "know, or tokens that were made from text again")
+                   "look for a mask or labels that are shifted, a temperature or top_p that only one side "
+                   "knows, or tokens that were made from text again")
 
 
 def frozen(case: Case) -> Finding | None:
