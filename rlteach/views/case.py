@@ -86,6 +86,10 @@ class Case:
         """The last steps together."""
         return self._sum(self.steps[-LAST:])
 
+    def recent(self, count: int) -> Facts:
+        """The last `count` steps together."""
+        return self._sum(self.steps[-count:])
+
     def _sum(self, steps: Sequence[int]) -> Facts:
         return self._sums.setdefault(tuple(steps), together(self.facts[s] for s in steps))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import html
 import math
 import textwrap
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -147,13 +148,15 @@ class Watch:
 
     def __init__(self, trainer: OrealTrainer) -> None:
         self.case = Case(trainer.config, shared=probe.shared(trainer))
+        self._turn = threading.Lock()
 
     def line(self, records: Sequence[StepRecord], run: Run | None = None) -> str:
         """What is to be said of the steps so far."""
-        self.case.take(records)
-        if run is not None:
-            _how_it_stands(self.case, run)
-        return diagnose(self.case).line if records or self.case.error else ""
+        with self._turn:
+            self.case.take(records)
+            if run is not None:
+                _how_it_stands(self.case, run)
+            return diagnose(self.case).line if records or self.case.error else ""
 
 
 def _case(source: Any) -> Case:

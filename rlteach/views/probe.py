@@ -95,8 +95,9 @@ def _cut(trainer: OrealTrainer, answers: list[Trajectory]) -> Finding | None:
     cut = sum(t.finish_reason == "length" for t in answers)
     if trainer.rollouts is not sample_groups or len(answers) < QUESTIONS * ANSWERS or cut < len(answers):
         return None
+    limit = trainer.config.max_new_tokens
     return Finding("truncated", "answers are cut off before they end",
-                   f"all {cut} answers that were tried reached max_new_tokens={trainer.config.max_new_tokens}",
+                   f"all {cut} answers that were tried reached max_new_tokens={limit}",
                    "raise max_new_tokens, or see whether stop_tokens and the chat template fit the model")
 
 

@@ -17,6 +17,7 @@ LOST = 0.3  # cut off or without an answer: the embedded models lose under 1 %, 
 OF_WRONG = 0.5  # and it has to explain most of the wrong answers
 FLAT = 0.9  # one group in ten with contrast leaves 3 of 32, and a gradient that is mostly noise
 FLAT_SMALL = 0.7  # groups that a larger G would give contrast; of the tiny preset, 2 in 10 have none
+SILENT = 3  # steps, as in training/metrics.warn_if_flat
 SAME = 0.8  # a trained model agrees with itself, so this counts only where it is wrong, too
 SAME_WRONG = 0.1
 TWINS, PAIRS = 3, 20  # groups and pairs of equal answers below which chance could decide
@@ -155,19 +156,22 @@ def entropy_collapse(case: Case) -> Finding | None:
 
 def all_right(case: Case) -> Finding | None:
     """Nothing to learn from, since the beginning."""
-    f, start = case.last(), case.first()
-    if not (_mostly(f.all_right, f) and _mostly(start.all_right, start)):
+    f, start, late = case.last(), case.first(), case.recent(SILENT)
+    silent = is_silent(case) and late.all_right > late.all_wrong
+    if not silent and not (_mostly(f.all_right, f) and _mostly(start.all_right, start)):
         return None
+    remedy = "take harder questions (difficulty_bins leaves out those with a high pass rate)"
+    if start.right < FLAT * start.scored:  # it was learned
+        return Finding("all_right", "nothing is left to learn here: every group has right answers only",
+                       contrast(case, f.all_right, f), f"{remedy}, or stop", fault=False)
     return Finding("all_right", "the questions are too easy: almost every group has right answers only",
-                   contrast(case, f.all_right, f),
-                   "take harder questions (difficulty_bins leaves out those with a high pass rate), and try "
-                   "the judger on a wrong answer")
+                   contrast(case, f.all_right, f), f"{remedy}, and try the judger on a wrong answer")
 
 
 def all_wrong(case: Case) -> Finding | None:
     """Nothing to imitate."""
-    f = case.last()
-    if not _mostly(f.all_wrong, f):
+    f, late = case.last(), case.recent(SILENT)
+    if not _mostly(f.all_wrong, f) and not (is_silent(case) and late.all_wrong >= max(late.all_right, 1)):
         return None
     return Finding("all_wrong", "the questions are too hard: almost every group has wrong answers only",
                    contrast(case, f.all_wrong, f),
@@ -185,6 +189,12 @@ def group_too_small(case: Case) -> Finding | None:
     return Finding("group_too_small", "the groups are too small to hold right and wrong answers",
                    f"{contrast(case, f.flat, f)}, and {pct(f.expected_larger / f.groups)} with "
                    f"{LARGER * f.size} answers", f"raise group_size (it is {case.config.group_size})")
+
+
+def is_silent(case: Case) -> bool:
+    """Had the last steps no group with right and wrong answers? training/metrics.py warns of that, too."""
+    late = case.recent(SILENT)
+    return len(case.steps) >= SILENT and late.flat + late.few == late.groups > 0
 
 
 def _mostly(count: int, f: Facts) -> bool:
