@@ -47,9 +47,9 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
     "constant_reward": ("reward_hacking", *_RUINED[3:]),
     "entropy_collapse": _RUINED[4:],
     "reward_hacking": ("all_right",),
+    "all_right": ("group_too_small", "frozen", "learning_rate_too_low"),
+    "all_wrong": ("group_too_small", "frozen", "learning_rate_too_low"),
     "group_too_small": ("frozen", "learning_rate_too_low"),
-    "all_right": ("frozen", "learning_rate_too_low", "group_too_small"),
-    "all_wrong": ("frozen", "learning_rate_too_low", "group_too_small"),
     "frozen": ("learning_rate_too_low",),
     "learning_rate_too_low": (),
 }

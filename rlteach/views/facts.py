@@ -171,23 +171,24 @@ def _count_twins(out: Facts, scored: Sequence[Answer], right: int) -> None:
 
 def from_metrics(metrics: Mapping[str, Any], config: Config) -> Facts:
     """What a line of metrics.jsonl tells when the answers themselves are gone (a resumed run)."""
-    size, rate = config.group_size, metrics.get("pass_rate")
-    answers = metrics.get("tokens/rollout") or 0
-    length = metrics.get("response/length") or 0
-    n = round(answers / length) if length else config.batch_size * size
-    unscorable = round(n * (metrics.get("judge/unscorable") or 0))
-    right = round((n - unscorable) * (rate or 0))
-    cut = round(n * (metrics.get("response/truncated") or 0))
-    cut_right = max(cut - (n - unscorable - right), 0)  # as few as there can be
-    flat = metrics.get("groups/zero_std") or 0
-    few = flat if rate is None else 0
-    easy = (rate or 0) >= 0.5
-    groups = max(round(n / size), 1)
+    def known(name: str, most: float = 1.0) -> float:
+        """A number from 0 to `most`; 0.0 for anything else."""
+        value = metrics.get(name)
+        return value if isinstance(value, int | float) and 0 <= value <= most else 0.0
+
+    size, length, tokens = config.group_size, known("response/length", 1e7), known("tokens/rollout", 1e9)
+    n = round(tokens / length) if tokens >= length > 0 else config.batch_size * size
+    rate, groups = known("pass_rate"), max(round(n / size), 1)
+    unscorable, cut = round(n * known("judge/unscorable")), round(n * known("response/truncated"))
+    scored = n - unscorable
+    right = round(scored * rate)
+    cut_right = min(max(cut - (scored - right), 0), right)  # as few as there can be
+    flat = min(round(known("groups/zero_std", 1e9)), groups)
+    few = 0 if scored else flat
     return Facts(
-        groups=groups, all_right=(flat - few) * easy, all_wrong=(flat - few) * (not easy), few=few, answers=n,
-        unscorable=unscorable, away=round(metrics.get("judge/unavailable") or 0), cut=cut,
-        cut_right=cut_right, whole=max(n - unscorable - cut, 0), whole_right=right - cut_right,
-        no_answer=round(n * (metrics.get("response/no_answer") or 0)), size=size,
-        expected=groups * uniform(rate or 0, size),
-        expected_larger=groups * uniform(rate or 0, LARGER * size),
-        scores=set() if rate is None else {0.0, 1.0} if 0 < rate < 1 else {float(rate)})
+        groups=groups, all_right=(flat - few) * (rate >= 0.5), all_wrong=(flat - few) * (rate < 0.5), few=few,
+        answers=n, unscorable=unscorable, away=round(min(known("judge/unavailable", 1e9), unscorable)),
+        cut=cut, cut_right=cut_right, whole=max(scored - cut, 0), whole_right=right - cut_right,
+        no_answer=round(n * known("response/no_answer")), size=size, expected=groups * uniform(rate, size),
+        expected_larger=groups * uniform(rate, LARGER * size),
+        scores=set() if not scored else {0.0, 1.0} if 0 < rate < 1 else {float(rate)})
