@@ -22,6 +22,8 @@ def read_run(folder: Path) -> Case:
     case = Case(_config(folder, notes), notes=notes)
     lines = [line for line in _objects(folder / "metrics.jsonl", notes) if isinstance(line.get("step"), int)]
     metrics = {e["step"]: {k: v for k, v in e.items() if _number(v)} for e in lines}
+    if not metrics:
+        notes.append("no finished step was found")
     steps, rates = sorted(metrics), _pass_rates(case.config)
     for step in {*steps[:FIRST], *steps[-LAST:]}:
         file = folder / "trajectories" / f"step-{step:05d}.jsonl"

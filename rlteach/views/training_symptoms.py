@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 
 from rlteach.views.case import FIRST, LAST, Case, Finding
-from rlteach.views.symptoms import over, pct
+from rlteach.views.symptoms import pct
 
 RATIO = 1e-3  # fp32 gives 1e-5 in 50 steps of the tiny preset; a forgotten temperature gives 0.1 and more
 RATIO_HALF = 0.3  # bfloat16 has 3 digits, and a log-probability of -20 loses 0.1 of its own
@@ -67,7 +67,7 @@ def ratio_off(case: Case) -> Finding | None:
 def frozen(case: Case) -> Finding | None:
     """The policy was not updated: not yet, or never."""
     c, done = case.config, (case.steps or [0])[-1]
-    if 0 < done < c.policy_freeze_steps or (done and done == c.policy_freeze_steps and case.ended):
+    if 0 < done <= c.policy_freeze_steps:
         return Finding("frozen", "the policy rests: in the first steps only the token-level reward model "
                        "learns", f"step {done} of policy_freeze_steps={c.policy_freeze_steps}",
                        "go on, or set policy_freeze_steps lower", fault=bool(case.ended))
@@ -81,9 +81,11 @@ def frozen(case: Case) -> Finding | None:
         return Finding("frozen", "no answer moves the policy: every gradient is exactly 0",
                        f"gradient norm 0 in {len(norms)} updates", "look at the advantages, weights and "
                        "factors of this step's answers: something multiplies all of them by 0")
-    if len(case.steps) >= 2 and not [s for s in taken if s in case.steps[-LAST:]]:
+    late = [s for s in case.steps[-LAST:] if s > c.policy_freeze_steps]
+    if len(late) >= 2 and not set(late) & set(taken):
         return Finding("frozen", "the policy is not updated: no answer was kept to train on",
-                       f"no update {over(case)}", "rl.trajectories(...) says why each answer was not kept")
+                       f"no update in {len(late)} steps",
+                       "rl.trajectories(...) says why each answer was not kept")
     return None
 
 
