@@ -35,10 +35,10 @@ _RUINED = ("truncated", "no_answer", "constant_reward", "entropy_collapse", "all
            "group_too_small", "frozen", "learning_rate_too_low")
 # Most important first; a cause that was found makes those behind it superfluous: they are its consequences.
 EXPLAINS: dict[str, tuple[str, ...]] = {
-    "failed": (),
     "judge_down": ("unscorable", *_RUINED),
     "unscorable": _RUINED,
-    "reference_is_policy": ("learning_rate_too_low", "frozen"),
+    "reference_is_policy": ("learning_rate_too_low", "frozen"),  # it may also be why the run failed
+    "failed": (),
     "random_reward": ("learning_rate_too_high", "reward_hacking", *_RUINED),
     "ratio_off": ("learning_rate_too_high", *_RUINED),
     "learning_rate_too_high": _RUINED,
