@@ -171,7 +171,7 @@ def test_groups_without_contrast_are_told_with_what_was_to_be_expected() -> None
     trainer = after(addition(asked=hard, difficulty_bins=(), group_size=2), 2)
     flat = sum(max(g.scores) == 0 for r in trainer.history for g in r.groups)
     seen = rl.doctor(trainer).findings[0].evidence
-    assert seen.startswith(f"{flat} of 16 groups in the 2 steps ({100 * flat / 16:.0f} %); with 2 answers each")
+    assert seen.startswith(f"{flat} of 16 groups in the 2 steps ({100 * flat / 16:.0f} %); with 2 answers")
     assert seen.endswith("their pass rates let expect 100 % without contrast")
     unknown = [replace(s, pass_rate=None) for s in hard]
     seen = rl.doctor(after(addition(asked=unknown, difficulty_bins=(), group_size=2), 2)).findings[0].evidence
