@@ -260,6 +260,11 @@ def test_a_run_that_failed_is_told_with_its_error() -> None:
     assert rl.doctor(trainer).findings == (found,), "the trainer knows its run"
 
 
+def test_a_judge_that_is_there_and_gives_no_verdicts_is_not_away() -> None:
+    case = Case(Config(), waiting="no verdict: the reply was cut off; waiting, 5 s left")
+    assert [f.cause for f in diagnose(case).findings] == ["unscorable"]
+
+
 def test_a_run_that_waits_for_its_judge(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judging, "PAUSE", 0.02)
     trainer = small_trainer(small_config(threads=1, judge_wait=0.1), Away())
@@ -363,6 +368,15 @@ def test_a_healthy_run_gives_no_alarm_from_the_first_step_to_the_last(name: str)
     assert told(c, c.total_steps) == []
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_small_batches_give_no_alarm(seed: int) -> None:
+    """3 questions x 4 answers a step: chance alone empties whole steps of contrast."""
+    trainer = small_trainer(small_config(threads=1, seed=seed), even_first, seed=seed)
+    watch = Watch(trainer)
+    for _ in trainer:
+        assert watch.line(trainer.history).startswith("doctor: nothing wrong"), trainer.step_index
+
+
 # histories made by hand -------------------------------------------------------------------------------
 
 
@@ -409,7 +423,8 @@ def test_any_hole_in_any_column_is_borne() -> None:
     rng = random.Random(0)
     names = list(history().metrics[1])
     for _ in range(300):
-        columns = {name: [rng.choice([None, 0, 0.5, 1, float("inf"), 1e-9, 40.0]) for _ in range(4)]
+        values = [None, 0, 0.5, 1, float("inf"), float("nan"), 1e-9, 40.0]
+        columns = {name: [rng.choice(values) for _ in range(4)]
                    for name in rng.sample(names, 4)}
         report = diagnose(history(**columns))
         assert set(report.table["cause"]) <= set(CAUSES)

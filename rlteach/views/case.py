@@ -96,7 +96,7 @@ class Case:
     def column(self, name: str) -> list[tuple[int, float]]:
         """(step, value) where it was measured."""
         found = ((s, m.get(name)) for s, m in self.metrics.items())
-        return [(s, v) for s, v in found if v is not None]
+        return [(s, v) for s, v in found if v is not None and v == v]  # NaN is no measurement
 
     def windows(self) -> tuple[list[int], list[int]]:
         """The first and the last steps with a reward; none is in both."""

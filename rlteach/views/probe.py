@@ -39,15 +39,15 @@ def examine(case: Case, trainer: OrealTrainer, *, busy: bool) -> None:
         if case.moved == 0:
             case.unmoved = "all of them equal the reference's, bit for bit"
     answers: list[Trajectory] = []
-    if not busy:
-        try:
+    try:
+        if not busy:
             answers = _sampled(trainer)
             case.rescored = deviation(trainer, answers)
-        except Exception as error:  # whatever a model that is ill may raise
-            why = f"{type(error).__name__}: {error}"
-            case.notes.append(f"no answers could be sampled and scored again: {why}")
+        if not case.steps:
+            case.waiting = case.waiting or _away(trainer)
+    except Exception as error:  # whatever a model that is ill, or somebody's judger, may raise
+        case.notes.append(f"not everything could be tried: {type(error).__name__}: {error}")
     if not case.steps:
-        case.waiting = case.waiting or _away(trainer)
         case.beforehand = [f for f in (_coin(trainer), _cut(trainer, answers), _contrast(trainer)) if f]
 
 

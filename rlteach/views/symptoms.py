@@ -5,6 +5,7 @@ Each function looks at a case and returns a finding or None. Shares are of the l
 
 from __future__ import annotations
 
+from rlteach.judger.failures import NO_VERDICT
 from rlteach.training.judging import JudgeAwayError
 from rlteach.views.case import LAST, Case, Finding
 from rlteach.views.facts import LARGER, Facts
@@ -50,8 +51,8 @@ def failed(case: Case) -> Finding | None:
 
 def judge_down(case: Case) -> Finding | None:
     """Answers stayed without a score because nobody answered the judge's requests."""
-    f, why = case.last(), case.waiting or (str(case.error) if isinstance(case.error, JudgeAwayError) else "")
-    if not why and f.away < max(AWAY * f.answers, 1):
+    f, why = case.last(), waits(case)
+    if NO_VERDICT in why or (not why and f.away < max(AWAY * f.answers, 1)):
         return None
     seen = f"{pct(f.away / max(f.answers, 1))} of the answers {over(case)}" if f.away else "the run waits"
     because = " ".join((why or f.away_because or "judge unavailable").split())[:200]
@@ -60,17 +61,25 @@ def judge_down(case: Case) -> Finding | None:
                    "trainer.start() or --resume")
 
 
+def waits(case: Case) -> str:
+    """Why the run waits for its judge, or why it stopped waiting; empty when it does neither."""
+    return case.waiting or (str(case.error) if isinstance(case.error, JudgeAwayError) else "")
+
+
 def unscorable(case: Case) -> Finding | None:
     """Answers that the judge was given and could not score."""
-    f = case.last()
+    f, why = case.last(), waits(case)
     lost = f.unscorable - f.away
-    if not f.answers or (lost < UNSCORABLE * f.answers and f.few < FEW * f.groups) or not lost:
+    stands = NO_VERDICT in why
+    if not stands and (not lost or (lost < UNSCORABLE * f.answers and f.few < FEW * f.groups)):
         return None
-    because = f": {f.unscorable_because[:150]}" if f.unscorable_because else ""
+    seen = "the run waits" if not lost else (
+        f"{pct(lost / f.answers)} of the answers, {f.few} of {f.groups} groups with fewer than two scores "
+        f"{over(case)}")
+    because = " ".join((why or f.unscorable_because).split())[:200]
     return Finding(
         "unscorable", "too many answers cannot be scored, and they are left out of training",
-        f"{pct(lost / f.answers)} of the answers, {f.few} of {f.groups} groups with fewer than two scores "
-        f"{over(case)}{because}",
+        f"{seen}{': ' * bool(because)}{because}",
         "read the reason: a gold answer that cannot be read belongs out of the data, a judge without a "
         "verdict needs more judge_max_tokens or another model")
 
