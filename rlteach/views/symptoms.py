@@ -16,6 +16,8 @@ UNSCORABLE = 0.2  # config.max_unscorable's default: the share that a run puts u
 FEW = 0.5  # half of the groups without a baseline is half of the batch unused
 LOST = 0.3  # cut off or without an answer: the embedded models lose under 1 %, and a third is no accident
 OF_WRONG = 0.5  # and it has to explain most of the wrong answers
+CUT_RIGHT = 0.1  # of those cut off: a judger that takes half answers is not troubled by the cut
+BY_CHANCE = 5  # right ones that whole answers let expect: below that, none is no sign (1 in 150 at 5)
 FLAT = 0.9  # one group in ten with contrast leaves 3 of 32, and a gradient that is mostly noise
 FLAT_SMALL = 0.7  # groups that a larger G would give contrast; of the tiny preset, 2 in 10 have none
 SILENT = 3  # steps, as in training/metrics.warn_if_flat
@@ -107,8 +109,10 @@ def truncated(case: Case) -> Finding | None:
     """Answers that were cut off, and are wrong because of it."""
     f = case.last()
     cut_wrong = f.cut - f.cut_right
-    rate = f.whole_right / f.whole if f.whole else 1.0
-    if f.cut < max(LOST * f.answers, 1) or cut_wrong < OF_WRONG * f.wrong or f.cut_right > 0.5 * rate * f.cut:
+    rate = f.whole_right / f.whole if f.whole else 0.0
+    if f.cut < max(LOST * f.answers, 1) or cut_wrong < OF_WRONG * f.wrong or f.cut_right > CUT_RIGHT * f.cut:
+        return None
+    if rate > CUT_RIGHT and rate * f.cut < BY_CHANCE:
         return None
     return Finding("truncated", "answers are cut off before they end, and count as wrong",
                    f"{pct(f.cut / f.answers)} of the answers {over(case)} reached max_new_tokens="
