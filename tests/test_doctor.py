@@ -201,6 +201,19 @@ def test_a_judger_that_is_played_is_found_by_held_out_answers_or_by_one_that_is_
         assert rl.doctor(played, heldout=points).healthy
 
 
+def test_a_judger_that_broke_on_the_way() -> None:
+    """By itself it looks like a policy that was trained to pieces; a trusted judger tells them apart."""
+    trainer = addition()
+    rule = trainer.judger
+    after(trainer, 1)
+    trainer.judger = rl.graders((lambda s, t: 0.0, 1.0))
+    after(trainer, 5)
+    (found,) = rl.doctor(trainer).findings
+    assert found.cause == "learning_rate_too_high"
+    assert "try the judger on a right answer" in found.remedy
+    assert [f.cause for f in rl.doctor(trainer, honest=rule).findings] == ["constant_reward"]
+
+
 def test_a_reference_that_took_the_policys_own_model() -> None:
     """It also switches the policy's gradients off, so the run fails: why comes first (S2.29)."""
     trainer = addition()

@@ -63,9 +63,11 @@ def doctor(
 ) -> Report:
     """What keeps a run from learning, most important first.
 
+    While no thread trains it, 8 answers are sampled and scored again; a run that goes on is only read.
+
     Args:
         source: a run, a trainer (one that has not taken a step is checked for what can be known before),
-            an experiment, or a run directory. The run goes on meanwhile; its weights are only read.
+            an experiment, or a run directory.
         heldout: step -> accuracy in [0, 1] under a judge that is trusted. None: the dev accuracies that the
             run measured, if it did.
         honest: a judger, or a function (sample, trajectory) -> score, that is trusted: the answers of the

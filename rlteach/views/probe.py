@@ -24,7 +24,9 @@ QUESTIONS, ANSWERS = 4, 2  # sampled to be scored again: the cost of a small par
 
 def shared(trainer: OrealTrainer) -> str:
     """What policy and reference have in common that they must not; empty when they are two models."""
-    policy, reference = trainer.policy.model, trainer.reference.model
+    policy, reference = trainer.policy.model, getattr(trainer.reference, "model", None)
+    if reference is None:  # somebody's own kind of reference
+        return ""
     if policy is reference:
         return "trainer.reference has the very model of trainer.policy"
     own = {p.data_ptr() for p in policy.parameters() if p.numel()}

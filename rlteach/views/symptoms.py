@@ -136,15 +136,17 @@ def no_answer(case: Case) -> Finding | None:
 def constant_reward(case: Case) -> Finding | None:
     """One score for everything, where the questions' pass rates or a trusted judger say otherwise."""
     f, start = case.last(), case.first()
-    if len(f.scores) != 1 or f.scores != start.scores or f.scored < 2 * max(f.size, 2):
+    if len(f.scores) != 1 or f.scored < 2 * max(f.size, 2):
         return None
     (score,) = f.scores
     odds = (f.expected / f.groups) ** f.groups if f.known == f.groups else 1.0
-    apart = [o for o in case.honest if abs(o.honest - o.reward) > max(0.1, 3 * o.error)]
-    if 0 < score < 1:
-        why = "between wrong (0) and right (1)"
-    elif apart:
+    apart = [o for o in case.honest[-1:] if abs(o.honest - o.reward) > max(0.1, 3 * o.error)]
+    if apart:
         why = f"the trusted judger gives {apart[-1].honest:.2f} on average"
+    elif f.scores != start.scores:  # it could tell them apart once
+        return None
+    elif 0 < score < 1:
+        why = "between wrong (0) and right (1)"
     elif odds < IMPOSSIBLE and f.groups >= ENOUGH_GROUPS:
         why = f"by the questions' pass rates, {pct(f.expected / f.groups)} of the groups have one score only"
     else:

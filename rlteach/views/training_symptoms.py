@@ -92,8 +92,8 @@ def frozen(case: Case) -> Finding | None:
 def learning_rate_too_high(case: Case) -> Finding | None:
     """The policy was better before it was trained."""
     rates = case.column("pass_rate")
-    if len(rates) < 2 or not updates(case):
-        return None
+    if len(rates) < 2 or not updates(case) or any(o.honest - o.reward > GAP for o in case.honest[-1:]):
+        return None  # the last: the answers are better than the reward says
     (at, peak), now = max(rates[:-1], key=lambda x: x[1]), rates[max(-2, 1 - len(rates)):]
     share = sum(v for _, v in now) / len(now)
     groups = sum(case.facts[s].groups for s, _ in now if s in case.facts)
@@ -113,7 +113,8 @@ def learning_rate_too_high(case: Case) -> Finding | None:
         seen.append(f"entropy {entropy[0][1]:.2g} -> {entropy[-1][1]:.2g}")
     return Finding("learning_rate_too_high", "the updates are too large: the policy forgets what it could do",
                    "; ".join(seen), f"lower policy_lr (it is {case.config.policy_lr:g}) by 3 to 10 times and "
-                   "begin from the untrained policy; a larger batch or kl_coefficient makes it steadier")
+                   "begin from the untrained policy; but first try the judger on a right answer: one that "
+                   "broke on the way looks the same")
 
 
 def learning_rate_too_low(case: Case) -> Finding | None:
