@@ -20,6 +20,7 @@ from rlteach.views.moving import MovingFigure
 from rlteach.views.pulse import Budget, Pulse
 
 ENDED = ("stopped", "finished", "failed")
+MOVING = ("running", "pausing", "stopping")
 FIRST = "the first step is under way"
 LONGEST = 300  # characters of an error above a picture
 _open: WeakValueDictionary[int, View] = WeakValueDictionary()  # by id of the run
@@ -75,8 +76,10 @@ def status_of(run: Run) -> Status:
     done, total = run.trainer.step_index, run.trainer.config.total_steps
     if state == "failed":
         line = f"failed after step {done} of {total}: {type(error).__name__}: {error}"
-    elif waiting is not None and state == "running":
+    elif waiting is not None and state in MOVING:
         line = f"step {done} of {total}, waiting: {waiting}"
+    elif state in ("pausing", "stopping"):
+        line = f"{state} when step {done + 1} of {total} is over"
     else:
         line = f"{state}{' after' if state in ('paused', 'stopped') else ','} step {done} of {total}"
     return Status(state, done, total, line)
@@ -209,12 +212,13 @@ class Panel:
 
     def state(self, status: Status) -> None:
         self.bar.value = status.done
-        self.bar.bar_style = {"paused": "warning", "failed": "danger", "finished": "success"}.get(
-            status.state, "")
+        self.bar.bar_style = {**dict.fromkeys(("paused", "pausing", "stopping"), "warning"),
+                              "failed": "danger", "finished": "success"}.get(status.state, "")
         self.line.value = html.escape(status.line)
+        held = status.state in ("paused", "pausing")
         for name, button in self.buttons.items():
-            button.disabled = status.ended or ((name == "Resume") != (status.state == "paused") and name in (
-                "Pause", "Resume"))
+            button.disabled = status.ended or status.state == "stopping" or (
+                name in ("Pause", "Resume") and (name == "Resume") != held)
 
 
 def title(line: str) -> str:

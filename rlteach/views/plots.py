@@ -29,15 +29,23 @@ DISTANCE = {"kl/reference": (ORANGE, "KL to the reference"), "entropy": (BLUE, "
 LENGTH = {"response/length": (BLUE, "tokens an answer")}
 LOST = {"response/truncated": (RED, "cut off"), "response/no_answer": (ORANGE, "no answer found"),
         "judge/unscorable": (GREY, "unscorable")}
+ROOM_ABOVE = "room for the legend above"  # gid of axes whose lines stay in the lower four fifths
 COLUMNS = ("reward/mean", BAND, "dev/accuracy", *LOSSES, *DISTANCE, *LENGTH, *LOST)
 OVERLAID = {"reward/mean": "reward of the rollouts", "loss/total": "loss",
             "kl/reference": "KL to the reference", "entropy": "entropy (nats a token)"}
 
 
+class Picture(Figure):
+    """A figure that a notebook shows as it is: without pyplot nobody else would draw it."""
+
+    def _repr_png_(self) -> bytes:
+        return png(self)
+
+
 def curves(
     history: pd.DataFrame, *, before: float | None = None, after: float | None = None, title: str = "",
     steps: int | None = None,
-) -> Figure:
+) -> Picture:
     """Reward and dev accuracy, loss terms, KL and entropy, length and truncation over the steps.
 
     Args:
@@ -57,7 +65,7 @@ def curves(
     return figure
 
 
-def overlay(histories: Mapping[str, pd.DataFrame], *, steps: int | None = None) -> Figure:
+def overlay(histories: Mapping[str, pd.DataFrame], *, steps: int | None = None) -> Picture:
     """Reward, loss, KL and entropy of several runs, one colour a run.
 
     Args:
@@ -107,21 +115,21 @@ def band(mean: np.ndarray, half: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.clip(mean - half, 0, 1), np.clip(mean + half, 0, 1)
 
 
-def small_figure() -> Figure:
+def small_figure() -> Picture:
     """768 x 432 pixels."""
-    return Figure(figsize=(9.6, 5.4), dpi=80)
+    return Picture(figsize=(9.6, 5.4), dpi=80)
 
 
-def note(text: str) -> Figure:
+def note(text: str) -> Picture:
     """What stands there before there are curves, as large as they will be."""
     figure = small_figure()
     figure.text(0.5, 0.5, text, ha="center", color=GREY)
     return figure
 
 
-def _panels(*, still: bool, top: float = 0.9) -> tuple[Figure, np.ndarray]:
+def _panels(*, still: bool, top: float = 0.9) -> tuple[Picture, np.ndarray]:
     if not still:
-        figure = Figure(figsize=(10, 6), dpi=100, layout="constrained")
+        figure = Picture(figsize=(10, 6), dpi=100, layout="constrained")
         return figure, figure.subplots(2, 2)
     figure = small_figure()
     margins = {"left": 0.06, "right": 0.94, "top": top, "bottom": 0.11, "hspace": 0.46, "wspace": 0.22}
@@ -163,6 +171,7 @@ def _length(ax: Axes, history: pd.DataFrame) -> None:
     right.legend(lines, [line.get_label() for line in lines], fontsize=7, loc="upper center", ncols=4,
                  columnspacing=0.8, handlelength=1)
     if ax.get_lines():
+        ax.set_gid(ROOM_ABOVE)
         ax.set_ylim(0, 1.25 * history["response/length"].max())  # room for the legend; lengths from 0
     right.set_ylim(0, 1.25)
     right.set_yticks([0, 0.25, 0.5, 0.75, 1])

@@ -16,6 +16,7 @@ from rlteach.config import Config
 from rlteach.data import load_samples
 from rlteach.training.evaluate import Evaluation, evaluate
 from rlteach.training.experiment import build_trainer
+from rlteach.training.interrupts import wait_or_stop
 from rlteach.training.judges import Judges
 from rlteach.training.run import Run
 from rlteach.training.trainer import OrealTrainer
@@ -61,19 +62,15 @@ class Trial:
         run = self._run
         return list(self._kept if run is None else run.trainer.history)
 
-    def stop(self) -> None:
-        """After the step under way."""
+    def stop(self, *, give_up: bool = False) -> None:
+        """After the step under way; give_up: without it."""
         self._stopping = True
         if self._run is not None:
-            self._run.stop()
+            self._run.stop(give_up=give_up)
 
     def wait(self) -> Trial:
-        """Until it has ended; raises what went wrong. An interrupt stops it first."""
-        try:
-            self._ended.wait()
-        except KeyboardInterrupt:
-            self.stop()
-            self._ended.wait()
+        """Until it has ended; raises what went wrong. An interrupt stops it first, as in Run.wait."""
+        wait_or_stop(self._ended, self.stop)
         if self.error is not None:
             raise self.error
         return self
