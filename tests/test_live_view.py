@@ -181,17 +181,20 @@ def test_axes_stand_still_until_a_line_leaves_them() -> None:
 
 
 @pytest.mark.parametrize("growth", [0.0, 0.4, 1.0, 5.0])
-def test_the_length_never_runs_into_its_legend(growth: float) -> None:
+def test_no_line_runs_into_the_legends_above(growth: float) -> None:
     found: list[StepRecord] = []
     moved = MovingFigure(lambda: plots.curves(table(found), steps=20))
     for count in range(1, 21):
         found[:] = records(count, **{"response/length": [40 + growth * i for i in range(count)],
-                                     "response/truncated": [i / 20 for i in range(count)]})
+                                     "response/truncated": [i / 20 for i in range(count)],
+                                     "entropy": [0.1 + growth * i for i in range(count)],
+                                     "kl/reference": [growth * i * i for i in range(count)]})
         moved.frame(plots.series(found))
-        left, right = moved.figure.axes[3:]
-        legend = right.get_legend().get_window_extent()
-        for ax in (left, right):
-            ys = [ax.transData.transform((x, y))[1] for line in ax.get_lines() for x, y in line.get_xydata()]
+        distance, length, lost = moved.figure.axes[2:]
+        for axes in ((distance,), (lost, length)):
+            legend = axes[0].get_legend().get_window_extent()
+            ys = [ax.transData.transform((x, y))[1] for ax in axes for line in ax.get_lines()
+                  for x, y in line.get_xydata()]
             assert max(ys) + 2 < legend.y0, f"at step {count}"
 
 

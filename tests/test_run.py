@@ -430,9 +430,7 @@ def test_no_interrupt_cuts_an_update_in_two(undisturbed: dict[str, torch.Tensor]
 
     monkeypatch.setattr(optimizer, "step", pressed)
     with pytest.raises(KeyboardInterrupt):
-        for _ in range(STEPS) if by_hand else trainer:
-            if by_hand:
-                trainer.step()
+        _ = [trainer.step() for _ in range(STEPS)] if by_hand else list(trainer)
     assert trainer.step_index == trainer.policy.version == len(trainer.history) == 3
     trainer.fit()
     assert same(state(trainer.policy.model), undisturbed)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rlteach.training.interrupts import wait_or_stop
+from rlteach.training.interrupts import interrupts_stop, wait_for
 from rlteach.training.judging import JudgeAwayError
 from rlteach.training.metrics import table
 
@@ -95,7 +95,8 @@ class Run:
         Interrupting the wait stops the run at the next boundary; a second interrupt gives up the
         step under way.
         """
-        wait_or_stop(self._ended, self.stop, timeout)
+        with interrupts_stop(lambda: self):
+            wait_for(self._ended, timeout)
         return self._unless_it_failed()
 
     def _unless_it_failed(self) -> Run:

@@ -22,7 +22,7 @@ from rlteach.policy.policy import Policy, Reference
 from rlteach.policy.token_reward_model import TokenRewardModel, build_token_reward_model, token_scores
 from rlteach.training import plugins
 from rlteach.training.batch import Batch, Member, collate
-from rlteach.training.interrupts import interrupts_held
+from rlteach.training.interrupts import interrupts_held, interrupts_stop
 from rlteach.training.judging import Grading
 from rlteach.training.keys import noise_key
 from rlteach.training.metrics import group_metrics, warn_if_flat
@@ -175,8 +175,7 @@ class OrealTrainer:
         return self.update(batch)
 
     def __iter__(self) -> Iterator[StepRecord]:
-        """Steps until config.total_steps; a loop that was left goes on where it stopped. An interrupt is
-        raised after the step; a second one gives it up unless its update has begun."""
+        """Steps until config.total_steps, also where it was left. An interrupt is raised after its step."""
         while self.step_index < self.config.total_steps:
             with interrupts_held(lambda: not self.learner.unfinished):
                 record = self.step()
@@ -189,8 +188,8 @@ class OrealTrainer:
 
     def fit(self) -> OrealTrainer:
         """Train to the end. An interrupt stops cleanly after the step, a second one gives it up."""
-        self.start().resume().wait()
-        return self
+        with interrupts_stop(self.start) as run:
+            return run.resume().wait().trainer
 
     def close(self) -> None:
         """Stop the threads that were started for a rollout plug-in; a further step starts them again."""

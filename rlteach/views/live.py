@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 
 from rich.console import Console
 
+from rlteach.training.interrupts import interrupts_stop
 from rlteach.training.metrics import table
 from rlteach.training.run import Run
 from rlteach.training.trainer import OrealTrainer
@@ -46,13 +47,20 @@ def view(source: Run | OrealTrainer, *, wait: bool = False) -> View:
     if not isinstance(source, Run | OrealTrainer):
         raise TypeError(f"rl.view shows a run or a trainer, not a {type(source).__name__}: "
                         "give it trainer.start()")
-    run = source.start() if isinstance(source, OrealTrainer) else source
+    if not wait:
+        return _opened(_run_of(source), buttons=True)
+    with interrupts_stop(lambda: _run_of(source)) as run:
+        return _opened(run, buttons=False).wait()
+
+
+def _run_of(source: Run | OrealTrainer) -> Run:
+    return source.start() if isinstance(source, OrealTrainer) else source
+
+
+def _opened(run: Run, *, buttons: bool) -> View:
     if earlier := _open.pop(id(run), None):
         earlier.close()
-    found = View(run, Notebook(run, buttons=not wait) if cell.shell() else Nowhere())
-    _open[id(run)] = found
-    if wait:
-        found.wait()
+    found = _open[id(run)] = View(run, Notebook(run, buttons=buttons) if cell.shell() else Nowhere())
     return found
 
 

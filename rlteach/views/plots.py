@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from rlteach.types import StepRecord
@@ -56,7 +57,7 @@ def curves(
     figure, axes = _panels(still=steps is not None)
     _reward(axes[0, 0], history, before, after)
     _lines(axes[0, 1], history, "loss terms", LOSSES)
-    _lines(axes[1, 0], history, "distance from the reference, and entropy", DISTANCE)
+    _distance(axes[1, 0], history)
     _length(axes[1, 1], history)
     for ax in axes.flat:
         _finish(ax, steps)
@@ -161,22 +162,42 @@ def _reward(ax: Axes, history: pd.DataFrame, before: float | None, after: float 
         ax.legend(fontsize=8, loc="lower right")
 
 
+def _distance(ax: Axes, history: pd.DataFrame) -> None:
+    _lines(ax, history, "distance from the reference, and entropy", DISTANCE)
+    _legend_above(ax, ax.get_lines())
+    _leave_room(ax)
+
+
 def _length(ax: Axes, history: pd.DataFrame) -> None:
     _lines(ax, history, "answer length and what was lost", LENGTH)
     right = ax.twinx()
     _lines(right, history, "", LOST)
     right.set_ylabel("share", fontsize=8)
     right.spines["top"].set_visible(False)
-    lines = [*ax.get_lines(), *right.get_lines()]
-    right.legend(lines, [line.get_label() for line in lines], fontsize=7, loc="upper center", ncols=4,
-                 columnspacing=0.8, handlelength=1)
+    _legend_above(right, [*ax.get_lines(), *right.get_lines()])
     if ax.get_lines():
-        ax.set_gid(ROOM_ABOVE)
-        ax.set_ylim(0, 1.25 * history["response/length"].max())  # room for the legend; lengths from 0
+        ax.set_ylim(bottom=0)  # lengths from 0
+    _leave_room(ax)
     right.set_ylim(0, 1.25)
     right.set_yticks([0, 0.25, 0.5, 0.75, 1])
     if ax.get_legend():
         ax.get_legend().remove()
+
+
+def _legend_above(ax: Axes, lines: Sequence[Line2D]) -> None:
+    """In one row at the top, where `_leave_room` keeps the lines away."""
+    if lines:
+        ax.legend(lines, [line.get_label() for line in lines], fontsize=7, loc="upper center", ncols=4,
+                  columnspacing=0.8, handlelength=1)
+
+
+def _leave_room(ax: Axes) -> None:
+    """The lines in the lower four fifths."""
+    ax.set_gid(ROOM_ABOVE)
+    values = [y for line in ax.get_lines() for y in line.get_ydata() if np.isfinite(y)]
+    low, _ = ax.get_ylim()
+    if values and max(values) > low:
+        ax.set_ylim(low, low + 1.25 * (max(values) - low))
 
 
 def known(history: pd.DataFrame, column: str) -> bool:

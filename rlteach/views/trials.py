@@ -16,7 +16,7 @@ from rlteach.config import Config
 from rlteach.data import load_samples
 from rlteach.training.evaluate import Evaluation, evaluate
 from rlteach.training.experiment import build_trainer
-from rlteach.training.interrupts import wait_or_stop
+from rlteach.training.interrupts import interrupts_stop, wait_for
 from rlteach.training.judges import Judges
 from rlteach.training.run import Run
 from rlteach.training.trainer import OrealTrainer
@@ -70,7 +70,8 @@ class Trial:
 
     def wait(self) -> Trial:
         """Until it has ended; raises what went wrong. An interrupt stops it first, as in Run.wait."""
-        wait_or_stop(self._ended, self.stop)
+        with interrupts_stop(lambda: self):
+            wait_for(self._ended)
         if self.error is not None:
             raise self.error
         return self
