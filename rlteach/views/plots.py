@@ -56,8 +56,8 @@ def curves(
     """
     figure, axes = _panels(still=steps is not None)
     _reward(axes[0, 0], history, before, after)
-    _lines(axes[0, 1], history, "loss terms", LOSSES)
-    _distance(axes[1, 0], history)
+    _panel(axes[0, 1], history, "loss terms", LOSSES)
+    _panel(axes[1, 0], history, "distance from the reference, and entropy", DISTANCE)
     _length(axes[1, 1], history)
     for ax in axes.flat:
         _finish(ax, steps)
@@ -162,8 +162,8 @@ def _reward(ax: Axes, history: pd.DataFrame, before: float | None, after: float 
         ax.legend(fontsize=8, loc="lower right")
 
 
-def _distance(ax: Axes, history: pd.DataFrame) -> None:
-    _lines(ax, history, "distance from the reference, and entropy", DISTANCE)
+def _panel(ax: Axes, history: pd.DataFrame, title: str, wanted: dict[str, tuple[str, str]]) -> None:
+    _lines(ax, history, title, wanted)
     _legend_above(ax, ax.get_lines())
     _leave_room(ax)
 
@@ -187,7 +187,7 @@ def _length(ax: Axes, history: pd.DataFrame) -> None:
 def _legend_above(ax: Axes, lines: Sequence[Line2D]) -> None:
     """In one row at the top, where `_leave_room` keeps the lines away."""
     if lines:
-        ax.legend(lines, [line.get_label() for line in lines], fontsize=7, loc="upper center", ncols=4,
+        ax.legend(lines, [line.get_label() for line in lines], fontsize=7, loc="upper center", ncols=5,
                   columnspacing=0.8, handlelength=1)
 
 
