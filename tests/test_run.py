@@ -354,6 +354,41 @@ def test_a_second_interrupt_gives_up_the_step(undisturbed: dict[str, torch.Tenso
     assert same(state(trainer.policy.model), undisturbed)
 
 
+def test_a_third_interrupt_lets_the_caller_go(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:
+    """A stage that never ends must not hold the cell for ever."""
+    run = trainer_of(gate).start()
+    gate.reached.wait(20)
+
+    def press_thrice() -> None:
+        for sentence in (interrupts.HEARD, interrupts.GIVING_UP, ""):
+            interrupt()
+            eventually(lambda sentence=sentence: sentence in capsys.readouterr().err)
+
+    helper = threading.Timer(0.3, press_thrice)
+    helper.start()
+    with pytest.raises(KeyboardInterrupt):
+        run.wait()
+    helper.join()
+    assert run.state == "stopping"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    gate.opened.set()
+    assert run.wait().state == "stopped"
+    assert run.trainer.step_index == 2
+
+
+def test_an_interrupt_before_anything_can_be_stopped_is_not_lost(capsys: pytest.CaptureFixture[str]) -> None:
+    trainer = trainer_of()
+
+    def begin() -> Run:
+        signal.raise_signal(signal.SIGINT)
+        return trainer.start()
+
+    with interrupts.interrupts_stop(begin) as run:
+        run.wait()
+    assert capsys.readouterr().err == f"{interrupts.HEARD}\n"
+    assert (run.state, len(trainer.history) < STEPS) == ("stopped", True)
+
+
 def test_fit_blocks_and_can_be_interrupted(undisturbed: dict[str, torch.Tensor], gate: Gate) -> None:
     trainer = trainer_of(gate)
 
