@@ -52,13 +52,16 @@ MOMENTS = {"view": 7, "fit": 7, "loop": 6}
 THREADS = "[t.name for t in threading.enumerate() if t.name.startswith('rlteach')]"
 
 
-def heard(message: dict[str, Any], cell: str) -> bool:
-    """Does the cell show that the interrupt has arrived?"""
+def heard(message: dict[str, Any], cell: str) -> str | None:
+    """Who shows that the interrupt has arrived: training, or IPython when that has not begun."""
     content = message["content"]
+    words = content.get("text", "") + content.get("ename", "") \
+        if message["parent_header"].get("msg_id") == cell else ""
     if message["msg_type"] == "comm_msg":
-        return "stopping when step" in str(content["data"].get("state", {}).get("value", ""))
-    words = content.get("text", "") + content.get("ename", "")  # KeyboardInterrupt: before training began
-    return message["parent_header"].get("msg_id") == cell and (HEARD in words or "KeyboardInterrupt" in words)
+        words = str(content["data"].get("state", {}).get("value", ""))
+    if HEARD in words or "stopping when step" in words:
+        return "training"
+    return "IPython" if "KeyboardInterrupt" in words else None
 
 
 @pytest.mark.parametrize("how", CELLS)
@@ -66,7 +69,7 @@ def test_a_training_cell_is_interrupted_at_random_moments(
     how: str, tmp_path: Path, record_property: Any
 ) -> None:
     """It says so, ends after the step, and training goes on to the weights of an undisturbed run."""
-    dice, slowest = random.Random(f"moments of {how}"), 0.0
+    dice, slowest = random.Random(f"moments of {how}"), {"training": 0.0, "IPython": 0.0}
     with kernel(tmp_path) as k:
         k.run(START + TRAINER)
         k.run("for _ in range(2):\n    trainer.step()")
@@ -80,9 +83,9 @@ def test_a_training_cell_is_interrupted_at_random_moments(
             pressed = k.interrupt()
             ended = k.wait(cell)
             after = [(at, m) for at, m in k.of(None) if at >= pressed]
-            answer = next((at for at, m in after if heard(m, cell)), None)
-            assert answer, [(round(at - pressed, 3), m["msg_type"], m["content"]) for at, m in after]
-            slowest = max(slowest, answer - pressed)
+            answer, who = next(((at, who) for at, m in after if (who := heard(m, cell))), (0, None))
+            assert who, [(round(at - pressed, 3), m["msg_type"], m["content"]) for at, m in after]
+            slowest[who] = max(slowest[who], answer - pressed)
             assert answer <= ended
             begun, steps, versions = k.value("[Noted.begun, [r.index for r in trainer.history],"
                                              " [trainer.step_index, trainer.policy.version]]")
@@ -96,9 +99,9 @@ def test_a_training_cell_is_interrupted_at_random_moments(
                        " [r.metrics['reward/mean'] for r in trainer.history]")
         assert k.value("all(torch.equal(a, b) for a, b in zip(again.policy.model.parameters(),"
                        " trainer.policy.model.parameters()))")
-    record_property("slowest_answer_seconds", round(slowest, 3))
-    print(f"\n{how}: a step takes {length:.2f} s, the slowest answer came after {slowest:.3f} s")  # noqa: T201
-    assert slowest < GUARD / 10
+    record_property("slowest_answer_seconds", slowest)
+    print(f"\n{how}: a step takes {length:.2f} s, the slowest answers took {slowest}")  # noqa: T201
+    assert max(slowest.values()) < GUARD / 10
 
 
 def test_a_second_interrupt_gives_the_step_up(tmp_path: Path) -> None:
