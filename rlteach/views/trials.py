@@ -52,7 +52,7 @@ class Trial:
 
     @property
     def state(self) -> str:
-        """loading, running, measuring, finished, stopped or failed."""
+        """loading, running, stopping, measuring, finished, stopped or failed."""
         run = self._run
         return run.state if self._state == "running" and run is not None else self._state
 
