@@ -190,9 +190,8 @@ for name, switches, style in (("paper", paper, "--"), ("released", released, "-"
         ax.plot([c / 16 for c in cs], [f[k] for f in both], style, color=color,
                 label=f"{name}, {'wrong' if k else 'right'}")
 ax.axhline(0, color="gray", linewidth=0.8)
-ax.set(xlabel="share of right answers in the group", ylabel="factor of an answer",
-       ylim=(-3.3, 2.2))
-_ = ax.legend(fontsize=8, loc="lower left")
+ax.set(xlabel="share of right answers in the group", ylabel="factor of an answer")
+_ = ax.legend(fontsize=8, loc="upper right")
 Image(data=png(figure))
 
 # %% [markdown]
