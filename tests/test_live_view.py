@@ -180,6 +180,25 @@ def test_axes_stand_still_until_a_line_leaves_them() -> None:
     assert loss.get_xlim()[1] >= 20, "the whole run, from the beginning"
 
 
+@pytest.mark.parametrize("growth", [0.0, 0.4, 1.0, 5.0])
+def test_no_line_runs_into_the_legends_above(growth: float) -> None:
+    found: list[StepRecord] = []
+    moved = MovingFigure(lambda: plots.curves(table(found), steps=20))
+    for count in range(1, 21):
+        found[:] = records(count, **{"response/length": [40 + growth * i for i in range(count)],
+                                     "response/truncated": [i / 20 for i in range(count)],
+                                     "entropy": [0.1 + growth * i for i in range(count)],
+                                     "loss/total": [growth * i - 3 for i in range(count)],
+                                     "kl/reference": [growth * i * i for i in range(count)]})
+        moved.frame(plots.series(found))
+        _, loss, distance, length, lost = moved.figure.axes
+        for axes in ((loss,), (distance,), (lost, length)):
+            legend = axes[0].get_legend().get_window_extent()
+            ys = [ax.transData.transform((x, y))[1] for ax in axes for line in ax.get_lines()
+                  for x, y in line.get_xydata()]
+            assert max(ys) + 2 < legend.y0, f"at step {count}"
+
+
 def test_a_curve_that_comes_later_is_drawn() -> None:
     steps = records(2)
     found: list[StepRecord] = list(steps)
@@ -282,8 +301,11 @@ def test_pause_step_resume_stop(gate: Gate) -> None:
     panel.state(status_of(run))
     assert [b.disabled for b in panel.buttons.values()] == [False, False, True, False]
     panel.buttons["Pause"].click()
+    panel.state(status_of(run))
+    assert [b.disabled for b in panel.buttons.values()] == [True, False, False, False]
+    assert panel.line.value == "pausing when step 1 of 1000 is over"
     gate.opened.set()
-    eventually(lambda: run.trainer.step_index == 1)
+    eventually(lambda: run.state == "paused")
     panel.state(status_of(run))
     assert [b.disabled for b in panel.buttons.values()] == [True, False, False, False]
     assert panel.line.value == "paused after step 1 of 1000"
@@ -292,7 +314,14 @@ def test_pause_step_resume_stop(gate: Gate) -> None:
     eventually(lambda: run.trainer.step_index == 2 and run.state == "paused")
     panel.buttons["Resume"].click()
     eventually(lambda: run.trainer.step_index >= 4)
+    gate.opened.clear()
+    gate.reached.clear()
+    gate.reached.wait(GUARD)
     panel.buttons["Stop"].click()
+    panel.state(status_of(run))
+    assert all(b.disabled for b in panel.buttons.values())
+    assert panel.line.value == f"stopping when step {run.trainer.step_index + 1} of 1000 is over"
+    gate.opened.set()
     run.wait()
     panel.state(status_of(run))
     assert run.state == "stopped"

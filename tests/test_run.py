@@ -15,6 +15,7 @@ import pytest
 import torch
 from fakes import even_first, same, small_config, small_trainer, state
 
+from rlteach.training import interrupts
 from rlteach.training.run import Run
 from rlteach.training.trainer import OrealTrainer
 from rlteach.types import Sample, Trajectory
@@ -130,14 +131,62 @@ def test_pause_step_and_resume(undisturbed: dict[str, torch.Tensor], gate: Gate)
     assert trainer.step_index == 3, "the step under way was the last one"
     assert run.history.index[-1] == 3
     for wanted in (4, 5):
-        run.step()
-        eventually(lambda wanted=wanted: trainer.step_index == wanted)
-        time.sleep(0.05)
+        assert run.step(wait=True) is run
         assert (run.state, trainer.step_index) == ("paused", wanted)
     run.resume()
     run.wait()
     assert run.state == "finished"
     assert same(state(trainer.policy.model), undisturbed)
+
+
+def test_the_state_says_when_a_step_is_still_under_way(gate: Gate) -> None:
+    trainer = trainer_of(gate)
+    run = trainer.start()
+    gate.reached.wait(20)
+    assert run.state == "running"
+    run.pause()
+    assert run.state == "pausing"
+    gate.opened.set()
+    assert run.pause(wait=True) is run
+    assert (run.state, trainer.step_index) == ("paused", 3)
+    gate.opened.clear()
+    gate.reached.clear()
+    run.step()
+    assert run.state == "pausing", "due"
+    gate.reached.wait(20)
+    assert run.state == "pausing", "under way"
+    run.stop()
+    assert run.state == "stopping"
+    gate.opened.set()
+    run.wait(20)
+    assert (run.state, trainer.step_index) == ("stopped", 4)
+
+
+@pytest.mark.parametrize("how", ["step", "pause"])
+def test_waiting_for_a_step_raises_what_went_wrong_in_it(how: str) -> None:
+    def broken(*_: object) -> float:
+        time.sleep(0.1)
+        raise ZeroDivisionError("a bug of the learner's")
+
+    run = trainer_of(broken).start()
+    with pytest.raises(ZeroDivisionError, match="a bug of the learner's"):
+        getattr(run, how)(wait=True)
+    assert run.state == "failed"
+    finished = trainer_of().start().wait()
+    assert getattr(finished, how)(wait=True).state == "finished", "there is no further step to wait for"
+
+
+def test_who_waits_for_a_step_is_not_left_waiting_when_another_resumes(gate: Gate) -> None:
+    trainer = trainer_of(gate)
+    run = trainer.start()
+    gate.reached.wait(20)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(run.step, wait=True)
+        eventually(lambda: run.state == "pausing")
+        run.resume()
+        waiting.result(20)
+        gate.opened.set()
+    assert run.wait(20).state == "finished"
 
 
 def test_stop_then_start_goes_on(undisturbed: dict[str, torch.Tensor], gate: Gate) -> None:
@@ -265,14 +314,16 @@ def while_waiting(wait: Callable[[], object], work: Callable[[], None]) -> objec
     return found
 
 
-def test_an_interrupt_stops_after_the_step(undisturbed: dict[str, torch.Tensor], gate: Gate) -> None:
+def test_an_interrupt_stops_after_the_step(undisturbed: dict[str, torch.Tensor], gate: Gate,
+                                           capsys: pytest.CaptureFixture[str]) -> None:
     trainer = trainer_of(gate)
     run = trainer.start()
 
     def press_once() -> None:
         gate.reached.wait(20)
         interrupt()
-        eventually(lambda: run._stopping)  # the main thread has seen it
+        eventually(lambda: interrupts.HEARD in capsys.readouterr().err)  # said while the step goes on
+        assert (run.state, trainer.step_index) == ("stopping", 2)
         gate.opened.set()
 
     assert while_waiting(run.wait, press_once) is run
@@ -303,6 +354,41 @@ def test_a_second_interrupt_gives_up_the_step(undisturbed: dict[str, torch.Tenso
     assert same(state(trainer.policy.model), undisturbed)
 
 
+def test_a_third_interrupt_lets_the_caller_go(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:
+    """A stage that never ends must not hold the cell for ever."""
+    run = trainer_of(gate).start()
+    gate.reached.wait(20)
+
+    def press_thrice() -> None:
+        for sentence in (interrupts.HEARD, interrupts.GIVING_UP, ""):
+            interrupt()
+            eventually(lambda sentence=sentence: sentence in capsys.readouterr().err)
+
+    helper = threading.Timer(0.3, press_thrice)
+    helper.start()
+    with pytest.raises(KeyboardInterrupt):
+        run.wait()
+    helper.join()
+    assert run.state == "stopping"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    gate.opened.set()
+    assert run.wait().state == "stopped"
+    assert run.trainer.step_index == 2
+
+
+def test_an_interrupt_before_anything_can_be_stopped_is_not_lost(capsys: pytest.CaptureFixture[str]) -> None:
+    trainer = trainer_of()
+
+    def begin() -> Run:
+        signal.raise_signal(signal.SIGINT)
+        return trainer.start()
+
+    with interrupts.interrupts_stop(begin) as run:
+        run.wait()
+    assert capsys.readouterr().err == f"{interrupts.HEARD}\n"
+    assert (run.state, len(trainer.history) < STEPS) == ("stopped", True)
+
+
 def test_fit_blocks_and_can_be_interrupted(undisturbed: dict[str, torch.Tensor], gate: Gate) -> None:
     trainer = trainer_of(gate)
 
@@ -315,6 +401,73 @@ def test_fit_blocks_and_can_be_interrupted(undisturbed: dict[str, torch.Tensor],
     assert while_waiting(trainer.fit, press_once) is trainer
     assert 3 <= trainer.step_index == len(trainer.history) < STEPS
     assert trainer.fit().step_index == STEPS
+    assert same(state(trainer.policy.model), undisturbed)
+
+
+def at_stage(trainer: OrealTrainer, stage: str, work: Callable[[], None]) -> None:
+    """`work` once, at the end of this stage of the third step."""
+    real = getattr(trainer, stage)
+
+    def wrapped(*words: Any) -> Any:
+        out = real(*words)
+        if trainer.step_index == 2:
+            setattr(trainer, stage, real)
+            work()
+        return out
+
+    setattr(trainer, stage, wrapped)
+
+
+@pytest.mark.parametrize("stage", ["draw", "rollout", "grade", "select", "shape"])
+def test_an_interrupted_loop_ends_after_the_step(undisturbed: dict[str, torch.Tensor], stage: str,
+                                                 capsys: pytest.CaptureFixture[str]) -> None:
+    trainer = trainer_of()
+    at_stage(trainer, stage, lambda: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        for _ in trainer:
+            pass
+    assert capsys.readouterr().err == f"{interrupts.HEARD}\n"
+    assert trainer.step_index == trainer.policy.version == len(trainer.history) == 3
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert [record.index for record in trainer] == [4, 5, 6]
+    assert same(state(trainer.policy.model), undisturbed)
+
+
+def test_a_second_interrupt_gives_up_the_loop_s_step(undisturbed: dict[str, torch.Tensor],
+                                                     capsys: pytest.CaptureFixture[str]) -> None:
+    trainer = trainer_of()
+    at_stage(trainer, "grade", lambda: [signal.raise_signal(signal.SIGINT) for _ in range(2)])
+    with pytest.raises(KeyboardInterrupt):
+        for _ in trainer:
+            pass
+    assert capsys.readouterr().err == f"{interrupts.HEARD}\n{interrupts.GIVING_UP}\n"
+    assert trainer.step_index == trainer.policy.version == len(trainer.history) == 2
+    assert [record.index for record in trainer] == [3, 4, 5, 6]
+    assert same(state(trainer.policy.model), undisturbed)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_no_interrupt_cuts_an_update_in_two(undisturbed: dict[str, torch.Tensor], by_hand: bool, times: int,
+                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the optimiser's step and the line that counts it, in a loop or in a cell of one stage."""
+    trainer = trainer_of()
+    optimizer, due = trainer.learner.optimizer, [True]
+    real = optimizer.step
+
+    def pressed(*words: Any, **named: Any) -> Any:
+        out = real(*words, **named)
+        if due and trainer.step_index == 2:
+            due.clear()
+            for _ in range(times):
+                signal.raise_signal(signal.SIGINT)
+        return out
+
+    monkeypatch.setattr(optimizer, "step", pressed)
+    with pytest.raises(KeyboardInterrupt):
+        _ = [trainer.step() for _ in range(STEPS)] if by_hand else list(trainer)
+    assert trainer.step_index == trainer.policy.version == len(trainer.history) == 3
+    trainer.fit()
     assert same(state(trainer.policy.model), undisturbed)
 
 

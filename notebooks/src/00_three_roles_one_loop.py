@@ -23,8 +23,7 @@ import math
 import tempfile
 
 import torch
-from IPython.display import Image, display
-from rlteach.views.plots import curves, png
+from IPython.display import display
 from transformers.utils import logging
 
 logging.disable_progress_bar()
@@ -249,7 +248,7 @@ trainer = rl.OrealTrainer(policy, judger, questions, config)
 
 
 def picture():
-    return Image(data=png(curves(rl.table(trainer.history))))
+    return rl.curves(rl.table(trainer.history))
 
 
 trainer.step()

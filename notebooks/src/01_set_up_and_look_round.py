@@ -65,7 +65,7 @@ print(f"this notebook: {psutil.Process().memory_info().rss / 1e9:.2f} GB")
 # %% [markdown]
 # ## 2. The models
 #
-# Three models lie in the repository. Each is a real transformer, only very small. In a
+# Some models lie in the repository. Each is a real transformer, only very small. In a
 # terminal, `rlteach models` prints the same table.
 
 # %%

@@ -279,7 +279,7 @@ left, right = figure.subplots(1, 2)
 left.plot(sizes, rloo_noise, marker="o", label="RLOO")
 left.axhline(noise(0) / 48**0.5, color="gray", label="no baseline")
 left.axhline(noise(J) / 48**0.5, color="tab:green", label="expected reward")
-left.set(xlabel="group size", ylabel="noise of 48 answers", ylim=(0, None))
+left.set(xlabel="group size", ylabel="noise of 48 answers", ylim=(0, 0.15))
 for G in (2, 4, 8, 16):
     right.plot(p, mixed(p, G), label=f"G = {G}")
 right.set(xlabel="pass rate", ylabel="share of mixed groups")
@@ -361,7 +361,7 @@ for name, (result, table) in (("16 questions x 16", few_large), ("64 x 4", many_
     ax.plot(table.index, table["reward/mean"], label=name)
     print(f"{name:<18} exam {result}")
 ax.set(xlabel="step", ylabel="right answers in the rollouts", ylim=(0, 1))
-_ = ax.legend()
+_ = ax.legend(loc="lower right")
 Image(data=png(figure))
 
 # %%

@@ -191,7 +191,7 @@ for name, switches, style in (("paper", paper, "--"), ("released", released, "-"
                 label=f"{name}, {'wrong' if k else 'right'}")
 ax.axhline(0, color="gray", linewidth=0.8)
 ax.set(xlabel="share of right answers in the group", ylabel="factor of an answer")
-_ = ax.legend(fontsize=8)
+_ = ax.legend(fontsize=8, loc="upper right")
 Image(data=png(figure))
 
 # %% [markdown]
@@ -440,8 +440,8 @@ left, after = figure.subplots(1, 2)
 for rate, table in tables.items():
     left.plot(table.index, table["reward/mean"], label=f"{rate:g}")
     after.semilogy(table.index[1:], table["kl/reference"].iloc[1:], label=f"{rate:g}")
-left.set(xlabel="step", ylabel="right answers", ylim=(0, 1))
-after.set(xlabel="step", ylabel="KL to the reference")
+left.set(xlabel="step", ylabel="right answers", ylim=(0, 1), xticks=range(1, 6))
+after.set(xlabel="step", ylabel="KL to the reference", xticks=range(2, 6))
 _ = left.legend(title="learning rate")
 Image(data=png(figure))
 

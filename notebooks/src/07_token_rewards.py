@@ -255,7 +255,7 @@ for ax, values, name in ((top, w, "w"), (bottom, mean, "running mean")):
     ax.bar(range(len(text)), shown, color=colors)
     ax.axvline(wrong_token(sample, trajectory), color="black", linestyle=":")
     ax.set_ylabel(name, fontsize=8)
-bottom.set_xticks(range(len(text)), text, fontsize=8)
+bottom.set_xticks(range(len(text)), text, fontsize=8, rotation=60)
 Image(data=png(figure))
 
 # %% [markdown]
@@ -314,7 +314,7 @@ ax = figure.subplots()
 for name, (result, table) in runs.items():
     ax.plot(table.index, table["reward/mean"], label=name)
     print(f"{name:<13} exam {result}")
-ax.set(xlabel="step", ylabel="right answers in the rollouts", ylim=(0, 1))
+ax.set(xlabel="step", ylabel="right in the rollouts", ylim=(0, 1), xticks=range(1, 6))
 _ = ax.legend()
 Image(data=png(figure))
 

@@ -64,25 +64,21 @@ rl.view(run)
 # ## 2. Pause, step, go on
 #
 # What the buttons do, code can do, too. A **pause** (暂停) never cuts a step in two: the step
-# under way is finished first. If your run was over before you came here, run the cells of
-# section 1 again, and be quick.
+# under way is finished first. With `wait=True` the cell waits for that. If your run was over
+# before you came here, run the cells of section 1 again, and be quick.
 
 # %%
-run.pause()
+run.pause(wait=True)
 print(run.state)
 
 # %% [markdown]
 # One more step, then it waits again. This is the moment to look at answers, or to save.
 
 # %%
-import time
-
 at = run.trainer.step_index
-run.step()
-while run.trainer.step_index == at and run.state in ("running", "paused"):
-    time.sleep(0.05)
-print("went on:", run.trainer.step_index > at)
-print("at the end:", run.state == "finished")
+run.step(wait=True)
+print("one step more:", run.trainer.step_index == at + 1)
+print(run.state)
 
 # %% [markdown]
 # And to the end. `wait` also raises what went wrong in the background, if anything did.
@@ -169,8 +165,7 @@ for score, row in mean.iterrows():
 # of them are the mistake.
 
 # %%
-figure = rl.probability_heatmap(run, old, member=3)
-Image(data=png(figure))
+rl.probability_heatmap(run, old, member=3)
 
 # %% [markdown]
 # Ask the same question again, with fresh dice.
@@ -289,7 +284,7 @@ print(f"the best number, reported   : {sum(best_of) / 300:.1%}")
 print(f"the same model, measured new: {sum(honest) / 300:.1%}")
 
 # %% [markdown]
-# Eight points out of nothing. So there are three sets of questions. **Train** (训练集) teaches.
+# Seven points out of nothing. So there are three sets of questions. **Train** (训练集) teaches.
 # **Dev** (开发集) chooses: knobs, and the best **checkpoint** (检查点). **Test** (测试集) is asked
 # once before and once after, and chooses nothing.
 

@@ -45,10 +45,12 @@ class Worker:
     def __init__(self, target: str, path: Sequence[str], memory_mb: int, timeout: float) -> None:
         code = (f"import sys; sys.path[:0] = {[str(ROOT), *path]!r}; from rlteach.judger.worker import main; "
                 f"main({target!r}, {memory_mb}, {timeout})")
-        hidden = {"creationflags": subprocess.CREATE_NO_WINDOW} if sys.platform == "win32" else {}
+        # a group of its own: an interrupt, which a kernel's whole group gets, would end one that still starts
+        apart = {"creationflags": subprocess.CREATE_NO_WINDOW | subprocess.CREATE_NEW_PROCESS_GROUP} \
+            if sys.platform == "win32" else {"process_group": 0}
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL, **hidden)  # type: ignore[call-overload]
+            stderr=subprocess.DEVNULL, **apart)  # type: ignore[call-overload]
         self.lines: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self.jobs, self.ready = 0, False
         threading.Thread(target=self._listen, daemon=True).start()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from rlteach.training.interrupts import interrupts_stop, wait_for
 from rlteach.training.judging import JudgeAwayError
 from rlteach.training.metrics import table
 
@@ -32,6 +33,7 @@ class Run:
         self.error: BaseException | None = None
         self._turn = threading.Condition()
         self._paused = self._stopping = self._abandoning = False
+        self._busy = True  # inside a step, or on the way to one
         self._single = 0
         self._ended = threading.Event()  # Thread.join forgets a thread when it is interrupted (3.11)
         threading.Thread(target=self._loop, name="rlteach-run", daemon=True).start()
@@ -45,37 +47,46 @@ class Run:
 
     @property
     def state(self) -> str:
-        """running, paused, stopped, finished or failed."""
-        if not self._ended.is_set():
-            return "paused" if self._paused and not self._single else "running"
-        if self.error is not None:
-            return "failed"
-        done = self.trainer.step_index >= self.trainer.config.total_steps
-        return "finished" if done else "stopped"
+        """running, paused, stopped, finished or failed; pausing or stopping while the step after which
+        it will pause or stop is under way."""
+        if self._ended.is_set():
+            if self.error is not None:
+                return "failed"
+            return "finished" if self.trainer.step_index >= self.trainer.config.total_steps else "stopped"
+        with self._turn:
+            if self._stopping:
+                return "stopping"
+            return "running" if not self._paused else "pausing" if self._moving() else "paused"
 
     @property
     def history(self) -> pd.DataFrame:
         """One row a finished step, one column a metric."""
         return table(self.trainer.history)
 
-    def pause(self) -> None:
-        """After the step under way, wait."""
+    def pause(self, *, wait: bool = False) -> Run:
+        """After the step under way, wait for `resume` or `step`. With `wait`, return when it does; what
+        went wrong in the step is raised then."""
         self._set(paused=True)
+        return self._until_it_rests() if wait else self
 
     def resume(self) -> Run:
         """Go on after a pause."""
         self._set(paused=False)
         return self
 
-    def step(self) -> None:
-        """One more step, then wait again."""
+    def step(self, *, wait: bool = False) -> Run:
+        """One more step, then pause. With `wait`, return when it is over, or raise what went wrong in it."""
         with self._turn:
             self._paused, self._single = True, self._single + 1
             self._turn.notify_all()
+        return self._until_it_rests() if wait else self
 
-    def stop(self) -> None:
-        """After the step under way, end. `trainer.start()` goes on from there."""
-        self._set(stopping=True)
+    def stop(self, *, give_up: bool = False) -> None:
+        """After the step under way, end. `trainer.start()` goes on from there.
+
+        give_up: end without that step, unless its update has begun.
+        """
+        self._set(stopping=True, abandoning=self._abandoning or give_up)
         self.trainer.grading.give_up = True  # a run that waits for its judge need not wait on
 
     def wait(self, timeout: float | None = None) -> Run:
@@ -84,20 +95,24 @@ class Run:
         Interrupting the wait stops the run at the next boundary; a second interrupt gives up the
         step under way.
         """
-        pressed, ended = 0, False
-        while not ended:
-            try:
-                if pressed:
-                    self._set(abandoning=pressed > 1)
-                    self.stop()
-                ended = self._ended.wait(None if pressed else timeout) or not pressed
-            except KeyboardInterrupt:
-                pressed += 1
-                if pressed > 2:  # the stage under way does not end: whoever asks three times may go
-                    raise
-        if self.error is not None:
+        with interrupts_stop(lambda: self):
+            wait_for(self._ended, timeout)
+        return self._unless_it_failed()
+
+    def _unless_it_failed(self) -> Run:
+        if self._ended.is_set() and self.error is not None:
             raise self.error
         return self
+
+    def _moving(self) -> bool:
+        """Is a step under way or due, of a run that was told to pause?"""
+        return self._busy or self._single > 0
+
+    def _until_it_rests(self) -> Run:
+        """Paused, ended, or sent on by somebody else."""
+        with self._turn:
+            self._turn.wait_for(lambda: self._ended.is_set() or not (self._paused and self._moving()))
+        return self._unless_it_failed()
 
     def __repr__(self) -> str:
         total = self.trainer.config.total_steps
@@ -123,7 +138,9 @@ class Run:
         except BaseException as error:  # handed to whoever waits
             self.error = None if self._stopping and isinstance(error, JudgeAwayError) else error
         finally:
-            self._ended.set()
+            with self._turn:
+                self._ended.set()
+                self._turn.notify_all()
 
     def _one_step(self) -> None:
         """trainer.step(), with a look at the second interrupt between the stages."""
@@ -142,7 +159,10 @@ class Run:
 
     def _may_go_on(self) -> bool:
         with self._turn:
+            self._busy = False
+            self._turn.notify_all()
             while self._paused and not self._single and not self._stopping:
                 self._turn.wait()
             self._single = max(self._single - 1, 0)
+            self._busy = True
             return not self._stopping

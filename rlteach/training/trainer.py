@@ -22,6 +22,7 @@ from rlteach.policy.policy import Policy, Reference
 from rlteach.policy.token_reward_model import TokenRewardModel, build_token_reward_model, token_scores
 from rlteach.training import plugins
 from rlteach.training.batch import Batch, Member, collate
+from rlteach.training.interrupts import interrupts_held, interrupts_stop
 from rlteach.training.judging import Grading
 from rlteach.training.keys import noise_key
 from rlteach.training.metrics import group_metrics, warn_if_flat
@@ -146,6 +147,7 @@ class OrealTrainer:
             if positive[i] is not None:
                 yield group.trajectories[i], bool(positive[i]) or own, group.advantages[i] or 0.0, share
 
+    @interrupts_held(lambda: False)
     def update(self, batch: Batch) -> StepRecord:
         """One optimiser step of the policy and of the token-level model; closes the step."""
         if batch.step != self.step_index:
@@ -173,9 +175,11 @@ class OrealTrainer:
         return self.update(batch)
 
     def __iter__(self) -> Iterator[StepRecord]:
-        """Steps until config.total_steps; a loop that was left goes on where it stopped."""
+        """Steps until config.total_steps, also where it was left. An interrupt is raised after its step."""
         while self.step_index < self.config.total_steps:
-            yield self.step()
+            with interrupts_held(lambda: not self.learner.unfinished):
+                record = self.step()
+            yield record
 
     def start(self) -> Run:
         """Train in a background thread; see training/run.py. A run under way is not doubled."""
@@ -184,8 +188,8 @@ class OrealTrainer:
 
     def fit(self) -> OrealTrainer:
         """Train to the end. An interrupt stops cleanly after the step, a second one gives it up."""
-        self.start().resume().wait()
-        return self
+        with interrupts_stop(self.start) as run:
+            return run.resume().wait().trainer
 
     def close(self) -> None:
         """Stop the threads that were started for a rollout plug-in; a further step starts them again."""

@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 
 from rich.console import Console
 
+from rlteach.training.interrupts import interrupts_stop
 from rlteach.training.metrics import table
 from rlteach.training.run import Run
 from rlteach.training.trainer import OrealTrainer
@@ -21,6 +22,7 @@ from rlteach.views.moving import MovingFigure
 from rlteach.views.pulse import Budget, Pulse
 
 ENDED = ("stopped", "finished", "failed")
+MOVING = ("running", "pausing", "stopping")
 FIRST = "the first step is under way"
 LONGEST, FOOT = 300, 150  # characters of an error above a picture, and of a line below it
 _open: WeakValueDictionary[int, View] = WeakValueDictionary()  # by id of the run
@@ -46,13 +48,20 @@ def view(source: Run | OrealTrainer, *, wait: bool = False) -> View:
     if not isinstance(source, Run | OrealTrainer):
         raise TypeError(f"rl.view shows a run or a trainer, not a {type(source).__name__}: "
                         "give it trainer.start()")
-    run = source.start() if isinstance(source, OrealTrainer) else source
+    if not wait:
+        return _opened(_run_of(source), buttons=True)
+    with interrupts_stop(lambda: _run_of(source)) as run:
+        return _opened(run, buttons=False).wait()
+
+
+def _run_of(source: Run | OrealTrainer) -> Run:
+    return source.start() if isinstance(source, OrealTrainer) else source
+
+
+def _opened(run: Run, *, buttons: bool) -> View:
     if earlier := _open.pop(id(run), None):
         earlier.close()
-    found = View(run, Notebook(run, buttons=not wait) if cell.shell() else Nowhere())
-    _open[id(run)] = found
-    if wait:
-        found.wait()
+    found = _open[id(run)] = View(run, Notebook(run, buttons=buttons) if cell.shell() else Nowhere())
     return found
 
 
@@ -77,8 +86,10 @@ def status_of(run: Run) -> Status:
     done, total = run.trainer.step_index, run.trainer.config.total_steps
     if state == "failed":
         line = f"failed after step {done} of {total}: {type(error).__name__}: {error}"
-    elif waiting is not None and state == "running":
+    elif waiting is not None and state in MOVING:
         line = f"step {done} of {total}, waiting: {waiting}"
+    elif state in ("pausing", "stopping"):
+        line = f"{state} when step {done + 1} of {total} is over"
     else:
         line = f"{state}{' after' if state in ('paused', 'stopped') else ','} step {done} of {total}"
     return Status(state, done, total, line)
@@ -217,12 +228,13 @@ class Panel:
 
     def state(self, status: Status) -> None:
         self.bar.value = status.done
-        self.bar.bar_style = {"paused": "warning", "failed": "danger", "finished": "success"}.get(
-            status.state, "")
+        self.bar.bar_style = {**dict.fromkeys(("paused", "pausing", "stopping"), "warning"),
+                              "failed": "danger", "finished": "success"}.get(status.state, "")
         self.line.value = "<br>".join(html.escape(line) for line in (status.line, status.advice) if line)
+        held = status.state in ("paused", "pausing")
         for name, button in self.buttons.items():
-            button.disabled = status.ended or ((name == "Resume") != (status.state == "paused") and name in (
-                "Pause", "Resume"))
+            button.disabled = status.ended or status.state == "stopping" or (
+                name in ("Pause", "Resume") and (name == "Resume") != held)
 
 
 def title(line: str, width: int = 110) -> str:

@@ -16,7 +16,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.image import imsave
 
-from rlteach.views.plots import Series
+from rlteach.views.plots import ROOM_ABOVE, Series
 
 Cell = tuple[float, float, float, float]
 
@@ -122,10 +122,12 @@ def _widen(ax: Axes) -> bool:
     values = [y[np.isfinite(y)] for y in (np.asarray(line.get_ydata(), float) for line in ax.get_lines())]
     there = np.concatenate(values) if values else np.empty(0)
     low, high = ax.get_ylim()
-    if not len(there) or (low <= there.min() and there.max() <= high):
+    full = low + 0.8 * (high - low) if ax.get_gid() == ROOM_ABOVE else high
+    if not len(there) or (low <= there.min() and there.max() <= full * (1 + 1e-9)):
         return False
     bottom, top = min(there.min(), low), max(there.max(), high)
     spare = 0.4 * (top - bottom)
     keeps_zero = low == 0 and bottom >= 0
-    ax.set_ylim(0 if keeps_zero else bottom - spare * (bottom < low), top + spare * (top > high))
+    ax.set_ylim(0 if keeps_zero else bottom - spare * (bottom < low),
+                top + spare * (there.max() > full))
     return True

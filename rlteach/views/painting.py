@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from rlteach.views.glyphs import MISSING, columns, drawable, families
-from rlteach.views.plots import png
+from rlteach.views.plots import Picture
 
 SIZE = 10.0  # points
 COLUMN, LINE = 0.602 * SIZE / 72, 1.7 * SIZE / 72  # inches of a cell; 0.602 is DejaVu Sans Mono's width
@@ -22,13 +22,6 @@ WIDTH = 88  # columns
 MOST = 800  # tokens that are drawn
 LEFT, RIGHT, TOP, GAP, BAR = 0.15, 0.75, 0.3, 0.35, 0.55  # inches
 Cell = tuple[int, int, int]  # line, column, width
-
-
-class Picture(Figure):
-    """A figure that a notebook shows as it is: without pyplot nobody else would draw it."""
-
-    def _repr_png_(self) -> bytes:
-        return png(self)
 
 
 @dataclass(frozen=True)

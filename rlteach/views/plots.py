@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from rlteach.types import StepRecord
@@ -29,15 +30,23 @@ DISTANCE = {"kl/reference": (ORANGE, "KL to the reference"), "entropy": (BLUE, "
 LENGTH = {"response/length": (BLUE, "tokens an answer")}
 LOST = {"response/truncated": (RED, "cut off"), "response/no_answer": (ORANGE, "no answer found"),
         "judge/unscorable": (GREY, "unscorable")}
+ROOM_ABOVE = "room for the legend above"  # gid of axes whose lines stay in the lower four fifths
 COLUMNS = ("reward/mean", BAND, "dev/accuracy", *LOSSES, *DISTANCE, *LENGTH, *LOST)
 OVERLAID = {"reward/mean": "reward of the rollouts", "loss/total": "loss",
             "kl/reference": "KL to the reference", "entropy": "entropy (nats a token)"}
 
 
+class Picture(Figure):
+    """A figure that a notebook shows as it is: without pyplot nobody else would draw it."""
+
+    def _repr_png_(self) -> bytes:
+        return png(self)
+
+
 def curves(
     history: pd.DataFrame, *, before: float | None = None, after: float | None = None, title: str = "",
     steps: int | None = None,
-) -> Figure:
+) -> Picture:
     """Reward and dev accuracy, loss terms, KL and entropy, length and truncation over the steps.
 
     Args:
@@ -47,8 +56,8 @@ def curves(
     """
     figure, axes = _panels(still=steps is not None)
     _reward(axes[0, 0], history, before, after)
-    _lines(axes[0, 1], history, "loss terms", LOSSES)
-    _lines(axes[1, 0], history, "distance from the reference, and entropy", DISTANCE)
+    _panel(axes[0, 1], history, "loss terms", LOSSES)
+    _panel(axes[1, 0], history, "distance from the reference, and entropy", DISTANCE)
     _length(axes[1, 1], history)
     for ax in axes.flat:
         _finish(ax, steps)
@@ -57,7 +66,7 @@ def curves(
     return figure
 
 
-def overlay(histories: Mapping[str, pd.DataFrame], *, steps: int | None = None) -> Figure:
+def overlay(histories: Mapping[str, pd.DataFrame], *, steps: int | None = None) -> Picture:
     """Reward, loss, KL and entropy of several runs, one colour a run.
 
     Args:
@@ -107,21 +116,21 @@ def band(mean: np.ndarray, half: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.clip(mean - half, 0, 1), np.clip(mean + half, 0, 1)
 
 
-def small_figure() -> Figure:
+def small_figure() -> Picture:
     """768 x 432 pixels."""
-    return Figure(figsize=(9.6, 5.4), dpi=80)
+    return Picture(figsize=(9.6, 5.4), dpi=80)
 
 
-def note(text: str) -> Figure:
+def note(text: str) -> Picture:
     """What stands there before there are curves, as large as they will be."""
     figure = small_figure()
     figure.text(0.5, 0.5, text, ha="center", color=GREY)
     return figure
 
 
-def _panels(*, still: bool, top: float = 0.9) -> tuple[Figure, np.ndarray]:
+def _panels(*, still: bool, top: float = 0.9) -> tuple[Picture, np.ndarray]:
     if not still:
-        figure = Figure(figsize=(10, 6), dpi=100, layout="constrained")
+        figure = Picture(figsize=(10, 6), dpi=100, layout="constrained")
         return figure, figure.subplots(2, 2)
     figure = small_figure()
     margins = {"left": 0.06, "right": 0.94, "top": top, "bottom": 0.14, "hspace": 0.48, "wspace": 0.22}
@@ -153,21 +162,42 @@ def _reward(ax: Axes, history: pd.DataFrame, before: float | None, after: float 
         ax.legend(fontsize=8, loc="lower right")
 
 
+def _panel(ax: Axes, history: pd.DataFrame, title: str, wanted: dict[str, tuple[str, str]]) -> None:
+    _lines(ax, history, title, wanted)
+    _legend_above(ax, ax.get_lines())
+    _leave_room(ax)
+
+
 def _length(ax: Axes, history: pd.DataFrame) -> None:
     _lines(ax, history, "answer length and what was lost", LENGTH)
     right = ax.twinx()
     _lines(right, history, "", LOST)
     right.set_ylabel("share", fontsize=8)
     right.spines["top"].set_visible(False)
-    lines = [*ax.get_lines(), *right.get_lines()]
-    right.legend(lines, [line.get_label() for line in lines], fontsize=7, loc="upper center", ncols=4,
-                 columnspacing=0.8, handlelength=1)
+    _legend_above(right, [*ax.get_lines(), *right.get_lines()])
     if ax.get_lines():
-        ax.set_ylim(0, 1.25 * history["response/length"].max())  # room for the legend; lengths from 0
+        ax.set_ylim(bottom=0)  # lengths from 0
+    _leave_room(ax)
     right.set_ylim(0, 1.25)
     right.set_yticks([0, 0.25, 0.5, 0.75, 1])
     if ax.get_legend():
         ax.get_legend().remove()
+
+
+def _legend_above(ax: Axes, lines: Sequence[Line2D]) -> None:
+    """In one row at the top, where `_leave_room` keeps the lines away."""
+    if lines:
+        ax.legend(lines, [line.get_label() for line in lines], fontsize=7, loc="upper center", ncols=5,
+                  columnspacing=0.8, handlelength=1)
+
+
+def _leave_room(ax: Axes) -> None:
+    """The lines in the lower four fifths."""
+    ax.set_gid(ROOM_ABOVE)
+    values = [y for line in ax.get_lines() for y in line.get_ydata() if np.isfinite(y)]
+    low, _ = ax.get_ylim()
+    if values and max(values) > low:
+        ax.set_ylim(low, low + 1.25 * (max(values) - low))
 
 
 def known(history: pd.DataFrame, column: str) -> bool:

@@ -16,6 +16,7 @@ from rlteach.config import Config
 from rlteach.data import load_samples
 from rlteach.training.evaluate import Evaluation, evaluate
 from rlteach.training.experiment import build_trainer
+from rlteach.training.interrupts import interrupts_stop, wait_for
 from rlteach.training.judges import Judges
 from rlteach.training.run import Run
 from rlteach.training.trainer import OrealTrainer
@@ -53,7 +54,7 @@ class Trial:
 
     @property
     def state(self) -> str:
-        """loading, running, measuring, finished, stopped or failed."""
+        """loading, running, stopping, measuring, finished, stopped or failed."""
         run = self._run
         return run.state if self._state == "running" and run is not None else self._state
 
@@ -69,19 +70,16 @@ class Trial:
         if run is not None and watch is not None:
             self.advice = watch.line(list(run.trainer.history), run)
 
-    def stop(self) -> None:
-        """After the step under way."""
+    def stop(self, *, give_up: bool = False) -> None:
+        """After the step under way; give_up: without it."""
         self._stopping = True
         if self._run is not None:
-            self._run.stop()
+            self._run.stop(give_up=give_up)
 
     def wait(self) -> Trial:
-        """Until it has ended; raises what went wrong. An interrupt stops it first."""
-        try:
-            self._ended.wait()
-        except KeyboardInterrupt:
-            self.stop()
-            self._ended.wait()
+        """Until it has ended; raises what went wrong. An interrupt stops it first, as in Run.wait."""
+        with interrupts_stop(lambda: self):
+            wait_for(self._ended)
         if self.error is not None:
             raise self.error
         return self

@@ -88,7 +88,7 @@ class Lab:
         try:
             return None if last is None else last.wait()
         finally:
-            if pulse is not None:
+            if pulse is not None and last is not None and last.ended:
                 pulse.wait()
 
     def stop(self) -> None:
