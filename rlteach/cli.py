@@ -174,11 +174,9 @@ def models() -> None:
     console.print(table)
 
 
-app.command("serve")(serve_command)
-app.command("init")(init_command)
-app.command("lessons")(lessons_command)
-app.command("trace")(trace_command)
-app.command("doctor")(doctor_command)
+for name, command in {"serve": serve_command, "init": init_command, "lessons": lessons_command,
+                      "trace": trace_command, "doctor": doctor_command}.items():
+    app.command(name)(command)
 
 
 def parse_settings(settings: list[str] | None, seed: int | None = None) -> dict[str, Any]:
