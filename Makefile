@@ -48,7 +48,7 @@ gate: $(FULL)  ## the long checks: learning runs, a fresh clone, the built wheel
 	$(PY) scripts/check_wheel.py
 
 lab: $(FULL)  ## JupyterLab on the lessons
-	$(PY) -m jupyterlab notebooks
+	$(PY) -m jupyterlab notebooks --LabApp.default_url=/lab/tree/00_three_roles_one_loop.ipynb
 
 lint: $(FULL)  ## ruff
 	$(PY) -m ruff check .
