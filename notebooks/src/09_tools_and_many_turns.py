@@ -363,7 +363,19 @@ print("before:", before)
 print("rewards:", dict(rewards))
 
 # %% [markdown]
-# Two thirds of the rollouts end at once: the call was malformed. The training here is **small**:
+# Two thirds of the rollouts end at once: the call was **malformed** (格式错误). Here are four first
+# calls to one question. Without dice they were all like the first one of section 1.
+
+# %%
+for key in range(4):
+    with open_proxy(policy, sample, key=key) as proxy:
+        outcome = proxy.run(search_plugin.demo_rollout)
+        said = rl.record_table(policy, proxy.trajectory).query("part == 1")["id"]
+    print(policy.tokenizer.decode(list(said)[:-1]))
+    print("   ", outcome.value.get("malformed", "well formed"))
+
+# %% [markdown]
+# The training here is **small**:
 # 8 steps, 16 questions, 8 rollouts each. The preset has 30 steps with twice the questions, and
 # takes minutes. `mixed` keeps all rollouts of every group that has both kinds.
 
