@@ -94,6 +94,14 @@ def test_a_curve_that_was_not_measured_is_not_drawn() -> None:
     assert not {"total", "entropy (nats a token)", "dev, greedy"} & labels(figure)
 
 
+@pytest.mark.parametrize(("rewards", "lowest"), [([-0.5, 0.6], -0.55), ([0.2, 0.6], 0.0)])
+def test_rewards_below_zero_are_inside_the_picture(rewards: list[float], lowest: float) -> None:
+    """A plug-in may give -1 for a malformed call."""
+    frame = history(**{"reward/mean": rewards})
+    for figure in (plots.curves(frame), plots.overlay({"a": frame})):
+        assert figure.axes[0].get_ylim() == pytest.approx((lowest, 1.06))
+
+
 @pytest.mark.parametrize("frame", [
     table([]), history(**{"reward/mean": [None, None], "loss/total": [None, None]}), history(other=[1.0]),
     FULL.head(1),

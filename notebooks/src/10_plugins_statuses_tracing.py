@@ -25,7 +25,7 @@ from IPython.display import Image
 from rich.console import Console
 
 torch.set_num_threads(1)  # steady numbers
-page = Console(width=110, force_jupyter=False, highlight=False)
+page = Console(width=120, force_jupyter=False, color_system=None, highlight=False)
 
 # %% [markdown]
 # ## 1. A plug-in is a function
@@ -86,7 +86,8 @@ def searcher(context, proxy, sample):
 
 # %% [markdown]
 # `context` says which run it is, `proxy` is the way to the model, `sample` is the question.
-# Nothing of it is hidden: the function is still the function.
+# Nothing of it is hidden: the function is still the function. Change the cell and run it again,
+# and the new one counts.
 
 # %%
 from rlteach.agent.plugins import plugin_of
@@ -127,7 +128,7 @@ for key in (1, 5, 0):
 
 # %%
 @rollout(runtime=Runtime(timeout=60, max_concurrency=8))
-def strict_searcher(context, proxy, sample):
+def strict(context, proxy, sample):
     try:
         return searcher(context, proxy, sample)
     except ToolCallError as error:
@@ -135,14 +136,15 @@ def strict_searcher(context, proxy, sample):
 
 
 with open_proxy(policy, sample, key=0) as proxy:
-    outcome = proxy.run(strict_searcher)
+    outcome = proxy.run(strict)
 print(outcome.status.value, outcome.value)
 
 # %% [markdown]
 # ## 3. A grader
 #
 # A **grader** (打分器) plug-in gets all rollouts of one question, and returns one reward each. It
-# sees messages, as you do: no ids, no mask. And it can give numbers for the curves.
+# sees messages, as you do: no ids, no mask. And it can give numbers for the curves. (A
+# `@single_grader` gets one rollout at a time, and may return a plain number.)
 
 # %%
 from rlteach.agent import GroupGraderResult, group_grader
@@ -151,10 +153,10 @@ from rlteach.judger.answers import final_answer
 
 @group_grader
 def exact(context, sample, trajectories):
-    gold = sample.extra["answer"]
+    golds = sample.extra["answer"]  # a list: a name may have two spellings
     said = [final_answer(t.messages[-1].content or "") for t in trajectories]
     silent = sum(answer is None for answer in said)
-    return GroupGraderResult(rewards=[float(answer == gold) for answer in said],
+    return GroupGraderResult(rewards=[float(answer in golds) for answer in said],
                              metrics={"silent": silent})
 
 # %% [markdown]
@@ -165,7 +167,7 @@ def exact(context, sample, trajectories):
 from rlteach.agent import PluginContext
 from rlteach.templates.shared.plugins import test_utils as by_hand
 
-asked = by_hand.sample("Who founded Guho?", "Jupasi")
+asked = by_hand.sample("Who founded Guho?", ["Jupasi"])
 answers = ["The answer is Jupasi.", "The answer is Jupa.", "Jupasi, I guess"]
 tries = [by_hand.trajectory(by_hand.said(text)) for text in answers]
 print(exact(PluginContext(), asked, tries))
@@ -179,7 +181,7 @@ print(exact(PluginContext(), asked, tries))
 # %%
 judger = rl.graders((exact, 1.0))
 questions = [s for s in exam if s.extra["level"] == "single"]
-trainer = rl.OrealTrainer(policy, judger, questions, config, rollout=strict_searcher)
+trainer = rl.OrealTrainer(policy, judger, questions, config, rollout=strict)
 step = trainer.step()
 for name, value in step.metrics.items():
     if name.startswith(("rollout/", "grader/")):
@@ -232,8 +234,8 @@ def rollout_that(ends, often):
         client = proxy.async_rollout_client()
         messages = [m.model_dump(exclude_none=True) for m in sample.messages]
         await client.chat.completions.create(model="any", messages=messages)
-        calls[sample.extra["answer"]] += 1
-        if sample.extra["answer"] == "bad" and calls["bad"] <= often:
+        calls[sample.extra["id"]] += 1
+        if sample.extra["id"] == "bad" and calls["bad"] <= often:
             result = ENDS[ends]()
             return await result if inspect.isawaitable(result) else result
     return plugin, calls
@@ -244,7 +246,7 @@ def rollout_that(ends, often):
 # %%
 from rlteach.agent import PluginRollout, PluginStopError
 
-two = [replace(sample, id=name, gold=(name,)) for name in ("good", "bad")]
+two = [replace(sample, id=name, extra={"id": name}) for name in ("good", "bad")]
 messages = {}
 
 
@@ -276,8 +278,8 @@ table
 # - FAILURE, an exception, a wrong type: **the question** is run again, all its rollouts; at the
 #   fourth failure the run stops. A bug should not be trained around.
 #
-# What was started is kept, discarded or failed: nothing gets lost on the way. When a run stops,
-# the good question is not trained either, so `failed` may count it. Does it always add up?
+# What was started is kept, discarded or failed: nothing gets lost on the way. (When a run stops,
+# it stops before the update. `rlteach train --resume RUN` does that step again.)
 
 # %%
 total = table["kept"] + table["discarded"] + table["failed"]
@@ -304,7 +306,7 @@ print(inspect.getsource(Caller._outcome))
 from rlteach.agent import PluginJudger
 
 with open_proxy(policy, sample, key=1) as proxy:
-    proxy.run(strict_searcher)
+    proxy.run(strict)
 trio = rl.Group(sample, (proxy.trajectory,) * 3)
 GRADES = {"three rewards": lambda: GroupGraderResult(rewards=[1, 0, 0.5]),
           "one is None": lambda: GroupGraderResult(rewards=[1, None, 0]),
@@ -340,12 +342,12 @@ pd.DataFrame({ends: grade_with(ends) for ends in GRADES}).T
 # %%
 @group_grader
 def picky(context, sample, trajectories):
-    if sample.extra["answer"] < "M":
+    if sample.messages[0].content.startswith("What did"):
         return GroupGraderResult(status=PluginStatus.DISCARD, error="not today")
     return exact(context, sample, trajectories)
 
 
-trainer = rl.OrealTrainer(policy, picky, questions, config, rollout=strict_searcher)
+trainer = rl.OrealTrainer(policy, picky, questions, config, rollout=strict)
 step = trainer.step()
 for name in ("rollout/started", "rollout/kept", "grader/discarded", "groups/kept"):
     print(f"{name:<18}{step.metrics[name]:g}")
@@ -392,8 +394,8 @@ from rlteach.views.trace import read_trace, rollout_table, trace_tree
 
 folder = tempfile.TemporaryDirectory()
 tracer = Tracer(Path(folder.name) / "trace.jsonl")
-rollouts = PluginRollout(strict_searcher, policy, tracer=tracer)
-groups = rollouts(policy, [sample], [[0, 1]])
+rollouts = PluginRollout(strict, policy, tracer=tracer)
+groups = rollouts(policy, [replace(sample, id="pofodu")], [[0, 1]])
 scores = [j.score for j in PluginJudger(exact, tracer=tracer).grade(groups[0])]
 rollouts.close()
 spans = read_trace(folder.name)
@@ -446,7 +448,7 @@ from rlteach.agent import test_with_dataset
 
 with rl.serve("tiny-agent") as server:
     trial = test_with_dataset(
-        rl.data_path(config.test_data), strict_searcher, exact, url=server.url,
+        rl.data_path(config.test_data), strict, exact, url=server.url,
         api_key=server.api_key, model=server.model, limit=6, n_sample=4)
 print(trial)
 

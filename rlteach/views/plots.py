@@ -76,7 +76,7 @@ def overlay(histories: Mapping[str, pd.DataFrame], *, steps: int | None = None) 
         ax.set_xlabel("step", fontsize=8)
         ax.tick_params(labelsize=8)
         _finish(ax, steps)
-    axes[0, 0].set_ylim(0, 1.06)
+    _to_one(axes[0, 0])
     if lines := axes[0, 0].get_lines():
         place = "outside upper left" if steps is None else "upper left"
         figure.legend(handles=lines, fontsize=8, loc=place, ncols=2, frameon=False)
@@ -148,9 +148,16 @@ def _reward(ax: Axes, history: pd.DataFrame, before: float | None, after: float 
             ax.axhline(value, color=GREY, linestyle=style, linewidth=1)
             ax.annotate(f"test {name} {value:.1%}", (1, value), xycoords=("axes fraction", "data"),
                         ha="right", va="bottom", fontsize=8, color=GREY)
-    ax.set_ylim(0, 1.06)
+    _to_one(ax)
     if ax.get_legend_handles_labels()[0]:
         ax.legend(fontsize=8, loc="lower right")
+
+
+def _to_one(ax: Axes) -> None:
+    """Shares lie between 0 and 1; rewards of plug-ins may lie below."""
+    values = [np.asarray(line.get_ydata(), float) for line in ax.get_lines()]
+    lowest = min([0.0, *(float(np.nanmin(y)) for y in values if np.isfinite(y).any())])
+    ax.set_ylim(1.1 * lowest, 1.06)
 
 
 def _length(ax: Axes, history: pd.DataFrame) -> None:

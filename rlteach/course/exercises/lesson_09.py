@@ -10,8 +10,7 @@ from rlteach.course.checking import Exercise, NotYetError, call, number
 Part = tuple[str, list[int]]
 Piece = tuple[bool, list[int]]
 ROLLOUTS: tuple[list[Part], ...] = (
-    [("prompt", [4, 8, 1]), ("model", [5, 6, 2]), ("template", [9]), ("tool", [7, 7]), ("template", [3]),
-     ("model", [8, 2])],
+    [("prompt", [4, 8]), ("model", [5, 2]), ("tool", [7, 7]), ("template", [3]), ("model", [6, 2])],
     [("prompt", [1]), ("model", [2])],
     [("template", [1]), ("prompt", [4]), ("template", [1]), ("model", []), ("tool", [5, 5])],
 )
