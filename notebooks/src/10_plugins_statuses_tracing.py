@@ -25,7 +25,7 @@ from IPython.display import Image
 from rich.console import Console
 
 torch.set_num_threads(1)  # steady numbers
-page = Console(width=120, force_jupyter=False, color_system=None, highlight=False)
+page = Console(width=130, force_jupyter=False, color_system=None, highlight=False)
 
 # %% [markdown]
 # ## 1. A plug-in is a function
@@ -176,13 +176,22 @@ print(exact(PluginContext(), asked, tries))
 # ## 4. Both in a run
 #
 # `rl.graders` takes graders with their weights. The trainer is the one you know; only
-# `rollout=` is new. One step:
+# `rollout=` is new. One step of a fresh copy (`policy` itself shall stay as it is):
 
 # %%
-judger = rl.graders((exact, 1.0))
 questions = [s for s in exam if s.extra["level"] == "single"]
-trainer = rl.OrealTrainer(policy, judger, questions, config, rollout=strict)
-step = trainer.step()
+
+
+def one_step(grader):
+    fresh = rl.Policy.load("tiny-agent", config)
+    trainer = rl.OrealTrainer(fresh, rl.graders((grader, 1.0)), questions, config,
+                              rollout=strict)
+    step = trainer.step()
+    trainer.close()
+    return step
+
+
+step = one_step(exact)
 for name, value in step.metrics.items():
     if name.startswith(("rollout/", "grader/")):
         print(f"{name:<24}{value:g}")
@@ -191,7 +200,6 @@ for name, value in step.metrics.items():
 for group in step.groups[:2]:
     rewards = [(t.extra.get("reward"), s) for t, s in zip(group.trajectories, group.scores)]
     print(group.sample.question, " rollout's own, in the end:", rewards)
-trainer.close()
 
 # %% [markdown]
 # Where the rollout set `extra["reward"]`, that is the reward, whatever the grader said. (It
@@ -347,12 +355,10 @@ def picky(context, sample, trajectories):
     return exact(context, sample, trajectories)
 
 
-trainer = rl.OrealTrainer(policy, picky, questions, config, rollout=strict)
-step = trainer.step()
+step = one_step(picky)
 for name in ("rollout/started", "rollout/kept", "grader/discarded", "groups/kept"):
     print(f"{name:<18}{step.metrics[name]:g}")
-print("groups of the step:", [g.sample.gold[0] for g in step.groups])
-trainer.close()
+print("groups of the step:", [g.sample.question for g in step.groups])
 
 # %% [markdown]
 # ## 7. Weights, metrics
@@ -395,18 +401,20 @@ from rlteach.views.trace import read_trace, rollout_table, trace_tree
 folder = tempfile.TemporaryDirectory()
 tracer = Tracer(Path(folder.name) / "trace.jsonl")
 rollouts = PluginRollout(strict, policy, tracer=tracer)
-groups = rollouts(policy, [replace(sample, id="pofodu")], [[0, 1]])
+groups = rollouts(policy, [replace(sample, id="q1")], [[0, 1]])
 scores = [j.score for j in PluginJudger(exact, tracer=tracer).grade(groups[0])]
 rollouts.close()
 spans = read_trace(folder.name)
-print(scores, Counter(span["kind"] for span in spans))
+print("rewards", scores)
+print(Counter(span["kind"] for span in spans))
 
 # %% [markdown]
-# The second rollout as a tree. `rlteach trace RUN` prints the same of a run on disk. The model
-# spans are there by themselves, the tool is there because of `@observe` above `look_up`.
+# Both rollouts as trees. `rlteach trace RUN` prints the same of a run on disk. The model spans are
+# there by themselves, the tool is there because of `@observe` above `look_up`.
 
 # %%
-page.print(trace_tree(spans, member=1))
+for member in (1, 0):
+    page.print(trace_tree(spans, member=member))
 
 # %% [markdown]
 # And all of them as a list (`rlteach trace RUN --list`). The times are those of your machine,
