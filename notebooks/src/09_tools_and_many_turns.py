@@ -12,6 +12,8 @@ try:
     import rlteach as rl
 except ModuleNotFoundError:
     raise ModuleNotFoundError("no rlteach here: lesson 01 says what to do") from None
+
+# %%
 import inspect
 import json
 from collections import Counter
@@ -181,7 +183,8 @@ for first in range(3):
     for last in range(3):
         weight = pi[first] * pi[last] * float((first, last) == rewarded)
         own += weight * (grad_log[first] + grad_log[last])
-        everything += weight * (grad_log[first] + grad_log[replies[first]] + grad_log[last])
+        tool = grad_log[replies[first]]
+        everything += weight * (grad_log[first] + tool + grad_log[last])
 assert torch.allclose(own, exact)
 print("own tokens    ", [round(x, 4) for x in own.tolist()])
 print("and the tool's", [round(x, 4) for x in everything.tolist()])
@@ -233,7 +236,8 @@ def ask(proxy, messages):
 
 
 def tool_says(call, text):
-    return {"role": "tool", "content": text, "tool_call_id": call["tool_calls"][0]["id"]}
+    used = call["tool_calls"][0]["id"]
+    return {"role": "tool", "content": text, "tool_call_id": used}
 
 # %% [markdown]
 # Ask, let the tool reply, ask again. Then a plug-in that "helps": it asks once more, with a
@@ -276,8 +280,8 @@ warm = rl.Sample("warm", (rl.Message("user", "Who founded Togi?"),), (),
                  extra={"temperature": 1.3})
 with open_proxy(policy, warm) as proxy:
     ask(proxy, [{"role": "user", "content": warm.question}])
-    sampled = [i for i, own in zip(proxy.trajectory.token_ids, proxy.trajectory.action_mask)
-               if own]
+    record = rl.record_table(policy, proxy.trajectory)
+sampled = list(record["id"][record["sampled"]])
 text = policy.tokenizer.decode(sampled)
 again = policy.tokenizer.encode(text)
 print(text)
@@ -298,8 +302,8 @@ print("again  ", pieces(policy.tokenizer, again[at - 1 : at + 5]))
 @torch.no_grad()
 def logprob(said):
     given = policy.encode(replace(warm, tools=(SEARCH_TOOL,)))
-    logits = policy.model(torch.tensor([[*given, *said]])).logits[0, len(given) - 1 : -1]
-    logp = (logits / 1.3).log_softmax(-1)
+    logits = policy.model(torch.tensor([[*given, *said]])).logits[0]
+    logp = (logits[len(given) - 1 : -1] / 1.3).log_softmax(-1)
     return logp.gather(-1, torch.tensor(said)[:, None]).sum().item()
 
 
@@ -358,7 +362,7 @@ print("right without pages:", round(blind.accuracy * blind.n), "of", blind.n)
 
 # %%
 before = right(policy, greedy=False)
-rewards = Counter(g.judgements[0].score for g in before.groups)
+rewards = Counter(g.scores[0] for g in before.groups)
 print("before:", before)
 print("rewards:", dict(rewards))
 
@@ -381,7 +385,8 @@ for key in range(4):
 
 # %%
 short = config.replace(batch_size=16, total_steps=8, warmup_steps=2)
-train_on = [s for s in rl.load_samples(config.train_data) if s.extra["level"] == "single"]
+train_on = rl.load_samples(config.train_data)
+train_on = [s for s in train_on if s.extra["level"] == "single"]
 learner = rl.Policy.load("tiny-agent", short)
 trainer = rl.OrealTrainer(learner, judger, train_on, short,
                           rollout=search_plugin.demo_rollout)
@@ -420,8 +425,8 @@ print("after, most probable token:", right(learner), "  before:", right(policy))
 
 # %%
 print("better by more than luck:", after.ci95[0] > before.ci95[1])
-wrong_calls = [sum(g.judgements[0].score == -1 for g in e.groups) for e in (before, after)]
-print("fewer malformed calls   :", wrong_calls[1] < wrong_calls[0] / 2)
+wrong = [sum(g.scores[0] == -1 for g in e.groups) for e in (before, after)]
+print("fewer malformed calls   :", wrong[1] < wrong[0] / 2)
 blind = right(learner, blind_rollout, one_hop[:60])
 print("right without pages     :", round(blind.accuracy * blind.n), "of", blind.n)
 

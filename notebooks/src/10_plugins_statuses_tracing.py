@@ -12,8 +12,11 @@ try:
     import rlteach as rl
 except ModuleNotFoundError:
     raise ModuleNotFoundError("no rlteach here: lesson 01 says what to do") from None
+
+# %%
 import asyncio
 import inspect
+import json
 import tempfile
 from collections import Counter
 from dataclasses import replace
@@ -67,9 +70,6 @@ def look_up(call):
     return pages.search(given["Query"], given.get("Count", 10))
 
 # %%
-import json
-
-
 @rollout(runtime=Runtime(timeout=60, max_concurrency=8))
 def searcher(context, proxy, sample):
     client = proxy.rollout_client()
@@ -183,14 +183,13 @@ questions = [s for s in exam if s.extra["level"] == "single"]
 
 
 def one_step(grader):
-    fresh = rl.Policy.load("tiny-agent", config)
-    trainer = rl.OrealTrainer(fresh, rl.graders((grader, 1.0)), questions, config,
-                              rollout=strict)
+    fresh, judger = rl.Policy.load("tiny-agent", config), rl.graders((grader, 1.0))
+    trainer = rl.OrealTrainer(fresh, judger, questions, config, rollout=strict)
     step = trainer.step()
     trainer.close()
     return step
 
-
+# %%
 step = one_step(exact)
 for name, value in step.metrics.items():
     if name.startswith(("rollout/", "grader/")):
@@ -198,8 +197,8 @@ for name, value in step.metrics.items():
 
 # %%
 for group in step.groups[:2]:
-    rewards = [(t.extra.get("reward"), s) for t, s in zip(group.trajectories, group.scores)]
-    print(group.sample.question, " rollout's own, in the end:", rewards)
+    own = [t.extra.get("reward") for t in group.trajectories]
+    print(group.sample.question, " rollout's own", own, " in the end", group.scores)
 
 # %% [markdown]
 # Where the rollout set `extra["reward"]`, that is the reward, whatever the grader said. (It
@@ -226,7 +225,7 @@ def raises(error):
         raise error
     return end
 
-
+# %%
 ENDS = {"SUCCESS": told("SUCCESS"), "None": lambda: None, "RETRY": told("RETRY"),
         "RolloutRetryException": raises(RolloutRetryException("the tool is away")),
         "timeout": lambda: asyncio.sleep(60), "DISCARD": told("DISCARD"),
@@ -257,7 +256,7 @@ from rlteach.agent import PluginRollout, PluginStopError
 two = [replace(sample, id=name, extra={"id": name}) for name in ("good", "bad")]
 messages = {}
 
-
+# %%
 def play(ends, often):
     plugin, calls = rollout_that(ends, often)
     rollouts = PluginRollout(plugin, policy)
@@ -326,21 +325,26 @@ GRADES = {"three rewards": lambda: GroupGraderResult(rewards=[1, 0, 0.5]),
           "two rewards": lambda: GroupGraderResult(rewards=[1, 0])}
 
 # %%
-def grade_with(ends):
+def grader_that(ends):
     @group_grader(runtime=Runtime(timeout=1 if ends == "timeout" else 60))
     async def grader(context, sample, trajectories):
+        grader_that.calls += 1
         result = GRADES[ends]()
         return await result if inspect.isawaitable(result) else result
+    grader_that.calls = 0
+    return grader
 
+# %%
+def grade_with(ends):
     try:
-        found = PluginJudger(grader).grade(trio)
+        found = PluginJudger(grader_that(ends)).grade(trio)
     except PluginStopError:
-        return {"scores": "-", "runs": 4, "and then": "the run stops"}
-    reason = next((j.reason for j in found if j.score is None), "")
-    return {"scores": [j.score for j in found], "runs": found[0].attempts,
-            "and then": reason.split(":")[0] or "all are used"}
+        return {"scores": "-", "calls": grader_that.calls, "and then": "the run stops"}
+    reason = next((j.reason for j in found if j.score is None), "all are used")
+    return {"scores": [j.score for j in found], "calls": grader_that.calls,
+            "and then": reason.split(":")[0]}
 
-
+# %%
 pd.DataFrame({ends: grade_with(ends) for ends in GRADES}).T
 
 # %% [markdown]
@@ -427,15 +431,15 @@ page.print(rollout_table(spans))
 from matplotlib.figure import Figure
 from rlteach.views.plots import png
 
-begin = min(span["start"] for span in spans)
 figure = Figure(figsize=(8, 2.6), dpi=90, layout="constrained")
 ax = figure.subplots()
 colours = {"rollout": "tab:blue", "model": "tab:orange", "tool": "tab:green",
            "grade": "tab:red", "sample": "lightgrey"}
 for row, span in enumerate(spans):
-    ax.barh(row, max(span["ms"], 0.3), left=1000 * (span["start"] - begin),
-            color=colours[span["kind"]])
-ax.set_yticks(range(len(spans)), [f"{s['kind']} {s['name'][:16]}" for s in spans], size=7)
+    begin = 1000 * (span["start"] - spans[0]["start"])
+    ax.barh(row, max(span["ms"], 0.3), left=begin, color=colours[span["kind"]])
+names = [f"{span['kind']} {span['name'][:16]}" for span in spans]
+ax.set_yticks(range(len(spans)), names, size=7)
 ax.set(xlabel="milliseconds since the first span began")
 ax.invert_yaxis()
 Image(data=png(figure))
@@ -461,8 +465,8 @@ with rl.serve("tiny-agent") as server:
 print(trial)
 
 # %%
-print("rollouts:", sum(trial.statuses.values()), dict(trial.statuses))
-print("questions:", len(trial.rewards), " rollouts each:", {len(r) for r in trial.rewards})
+print("statuses of the rollouts:", dict(trial.statuses))
+print("questions:", len(trial.rewards), " each:", {len(row) for row in trial.rewards})
 print("rewards seen:", {r for row in trial.rewards for r in row} <= {-1.0, 0.0, 1.0})
 
 # %% [markdown]
