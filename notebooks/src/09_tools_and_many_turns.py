@@ -125,13 +125,14 @@ assert trajectory.action_mask == tuple(mask)
 print(inspect.getsource(search_plugin.search_and_answer))
 
 # %% [markdown]
-# The record in a table, one row a token. Here are the rows around the place where the
-# model stops and the tool begins.
+# The record in a table, one row a token. Here are the rows around the place where the model
+# stops and the tool begins. A token that was given has no **log-probability** (对数概率):
+# nobody drew it.
 
 # %%
 table = rl.record_table(policy, trajectory)
 end = len(prompt) + len(call)
-table[["part", "sampled", "id", "token"]].iloc[end - 4 : end + 4]
+table.iloc[end - 5 : end + 4].round(3)
 
 # %%
 parts = table.groupby("part")
