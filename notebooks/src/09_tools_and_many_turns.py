@@ -308,7 +308,7 @@ def logprob(said):
     return logp.gather(-1, torch.tensor(said)[:, None]).sum().item()
 
 
-print(f"sampled {logprob(sampled):.1f}   again {logprob(again):.1f}")
+print(f"sampled {logprob(sampled):.0f}   again {logprob(again):.0f}")
 
 # %% [markdown]
 # A factor of $e^{38}$: trained would be an answer that the policy would never have
