@@ -215,6 +215,19 @@ def test_a_grader_s_discard_drops_the_sample() -> None:
         assert found.unscorable == 1, "a measurement loses nothing"
 
 
+def test_an_evaluation_leaves_no_trace_in_the_next_step_s_numbers() -> None:
+    """One judger for both, as in a lesson."""
+    @group_grader
+    def counts(context: Any, sample: Any, trajectories: list[Any]) -> GroupGraderResult:
+        return GroupGraderResult(rewards=[1.0] * len(trajectories), metrics={"members": len(trajectories)})
+
+    config = agent_config(max_new_tokens=4, group_size=4)
+    trainer = OrealTrainer(agent_policy(config), rl.graders((counts, 1.0)), [ask()], config)
+    assert evaluate(trainer.policy, trainer.judger, [ask()]).accuracy == 1
+    metrics = trainer.step().metrics
+    assert metrics["grader/members/min"] == metrics["grader/members/mean"] == 4
+
+
 @pytest.mark.parametrize("who", ["rollout", "grader"])
 def test_a_step_whose_every_sample_is_discarded_changes_nothing(who: str) -> None:
     @rollout
