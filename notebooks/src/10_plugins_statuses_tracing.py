@@ -122,9 +122,9 @@ for key in (1, 5, 0):
     print("    it said:", proxy.trajectory.messages[-1].content or "(a call)")
 
 # %% [markdown]
-# The third rollout ended in an exception: the model called a tool that does not exist, and
-# `check_call` raised. A run takes an exception for a bug in *your* code, and a bug stops it.
-# But this was the model's doing! It has to become a penalty, or the model never learns:
+# The third rollout ended in an exception: the model's call had no `Query`, and `check_call`
+# raised. A run takes an exception for a bug in *your* code, and a bug stops it. But this was
+# the model's doing! It has to become a penalty, or the model never learns:
 
 # %%
 @rollout(runtime=Runtime(timeout=60, max_concurrency=8))
@@ -295,8 +295,8 @@ print("kept + discarded + failed = started, in all", len(table), "rows")
 print(messages["an exception"])
 
 # %% [markdown]
-# One more way to end: Ctrl-C. It is no status; it goes through to the run, which ends after
-# the step. How a call becomes an outcome, in the library:
+# One more way to end: an interrupt, such as Ctrl-C. It is no status: it is never a failure and
+# never a reward, it goes through to the run. How a call becomes an outcome, in the library:
 
 # %%
 from rlteach.agent.calling import Caller
