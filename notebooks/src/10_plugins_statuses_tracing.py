@@ -368,14 +368,14 @@ print("groups of the step:", [g.sample.question for g in step.groups])
 # ## 7. Weights, metrics
 #
 # Several graders are a weighted sum. `take_metrics` gives what each of them reported since the
-# last time, as largest, smallest and mean of all groups: those are the curves of a run.
+# last time, as largest, smallest and mean over the groups: those are the curves of a run.
 
 # %%
 @group_grader
 def short(context, sample, trajectories):
     lengths = [len(t.messages[-1].content or "") for t in trajectories]
     return GroupGraderResult(rewards=[float(n < 22) for n in lengths],
-                             metrics={"length": max(lengths)})
+                             metrics={"shortest": min(lengths)})
 
 
 both = rl.graders((exact, 0.75), (short, 0.25))
@@ -389,7 +389,8 @@ for judged in both.grade_all(groups):
 # %%
 from rlteach.training.plugins import grader_metrics
 
-print(grader_metrics(both))
+for name, value in grader_metrics(both).items():
+    print(f"{name:<24}{value:g}")
 
 # %% [markdown]
 # ## 8. Tracing
