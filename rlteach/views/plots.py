@@ -103,8 +103,9 @@ def series(records: Sequence[StepRecord]) -> Series:
 
 
 def band(mean: np.ndarray, half: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Lower and upper end of the reward's interval, inside [0, 1]. Two arrays [steps]"""
-    return np.clip(mean - half, 0, 1), np.clip(mean + half, 0, 1)
+    """Ends of the reward's interval; that of a share stays inside [0, 1]. Two arrays [steps]"""
+    low, high = mean - half, mean + half
+    return np.where(mean < 0, low, np.maximum(low, 0)), np.where(mean > 1, high, np.minimum(high, 1))
 
 
 def small_figure() -> Figure:
@@ -157,7 +158,7 @@ def _to_one(ax: Axes) -> None:
     """Shares lie between 0 and 1; rewards of plug-ins may lie below."""
     values = [np.asarray(line.get_ydata(), float) for line in ax.get_lines()]
     lowest = min([0.0, *(float(np.nanmin(y)) for y in values if np.isfinite(y).any())])
-    ax.set_ylim(1.1 * lowest, 1.06)
+    ax.set_ylim(1.3 * lowest, 1.06)  # and their intervals
 
 
 def _length(ax: Axes, history: pd.DataFrame) -> None:
