@@ -37,6 +37,7 @@ _WHERE = {
     "rlteach.views.browse": ("browse",),
     "rlteach.views.inside": ("group_table", "trajectories"),
     "rlteach.views.probabilities": ("probability_heatmap", "token_probabilities"),
+    "rlteach.views.record": ("record_picture", "record_table"),
     "rlteach.views.snapshots": ("Snapshots",),
     "rlteach.views.token_rewards": ("token_heatmap", "token_table"),
     "rlteach.course.checking": ("check",),

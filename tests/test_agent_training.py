@@ -215,6 +215,19 @@ def test_a_grader_s_discard_drops_the_sample() -> None:
         assert found.unscorable == 1, "a measurement loses nothing"
 
 
+def test_an_evaluation_leaves_no_trace_in_the_next_step_s_numbers() -> None:
+    """One judger for both, as in a lesson."""
+    @group_grader
+    def counts(context: Any, sample: Any, trajectories: list[Any]) -> GroupGraderResult:
+        return GroupGraderResult(rewards=[1.0] * len(trajectories), metrics={"members": len(trajectories)})
+
+    config = agent_config(max_new_tokens=4, group_size=4)
+    trainer = OrealTrainer(agent_policy(config), rl.graders((counts, 1.0)), [ask()], config)
+    assert evaluate(trainer.policy, trainer.judger, [ask()]).accuracy == 1
+    metrics = trainer.step().metrics
+    assert metrics["grader/members/min"] == metrics["grader/members/mean"] == 4
+
+
 @pytest.mark.parametrize("who", ["rollout", "grader"])
 def test_a_step_whose_every_sample_is_discarded_changes_nothing(who: str) -> None:
     @rollout
@@ -655,6 +668,9 @@ def test_what_a_rollout_discards_is_unscorable_and_not_lost() -> None:
     assert found.by_level == {"2": 1.0, "all": 1.0}
     assert [len(g.trajectories) for g in found.groups] == [0, 3, 0, 3], "a sample's own n is for training"
     assert {phase for phase, _ in calls} == {"test"}
+    for thread in threading.enumerate():
+        if thread.name == "rlteach-zero":  # it has handed over its result, and may still be about to end
+            thread.join(20)
     assert {t.name for t in threading.enumerate()} <= before | {"rlteach-plugins"}
     everything_bad = evaluate(policy, PluginJudger(zero), data[:1], rollout=partly)
     assert (everything_bad.accuracy, everything_bad.n, everything_bad.unscorable) == (None, 0, 1)

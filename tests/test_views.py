@@ -7,6 +7,7 @@ import subprocess
 import sys
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from fakes import judgement
@@ -92,6 +93,20 @@ def test_curves_show_every_curve() -> None:
 def test_a_curve_that_was_not_measured_is_not_drawn() -> None:
     figure = plots.curves(history(**{"reward/mean": [0.5], "loss/total": [None], "entropy": [None]}))
     assert not {"total", "entropy (nats a token)", "dev, greedy"} & labels(figure)
+
+
+@pytest.mark.parametrize(("rewards", "lowest"), [([-0.5, 0.6], -0.65), ([0.2, 0.6], 0.0)])
+def test_rewards_below_zero_are_inside_the_picture(rewards: list[float], lowest: float) -> None:
+    """A plug-in may give -1 for a malformed call."""
+    frame = history(**{"reward/mean": rewards})
+    for figure in (plots.curves(frame), plots.overlay({"a": frame})):
+        assert figure.axes[0].get_ylim() == pytest.approx((lowest, 1.06))
+
+
+def test_the_band_of_a_share_ends_at_0_and_1_and_that_of_a_penalty_does_not() -> None:
+    low, high = plots.band(np.array([0.1, 0.9, -0.5, np.nan]), np.array([0.2, 0.2, 0.1, 0.1]))
+    assert low == pytest.approx([0.0, 0.7, -0.6, np.nan], nan_ok=True)
+    assert high == pytest.approx([0.3, 1.0, -0.4, np.nan], nan_ok=True)
 
 
 @pytest.mark.parametrize("frame", [

@@ -12,6 +12,7 @@ _WHERE = {
         "RolloutRetryException", "GroupGraderResult", "ChatCompletionSample", "ChatCompletionMessage",
         "ChatCompletionResponse", "Trajectory"),
     "rlteach.agent.proxy": ("RolloutInferenceProxy", "wrap_client_inplace", "wrap_async_client_inplace"),
+    "rlteach.agent.by_hand": ("OpenProxy", "open_proxy"),
     "rlteach.agent.tracing": ("Tracer", "wrap_inplace_trace", "observe", "coze_monitor"),
     "rlteach.agent.tools": ("ToolCallError", "check_call", "get_current_weather", "weather_tool"),
     "rlteach.agent.calling": ("PluginStopError",),

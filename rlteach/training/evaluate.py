@@ -67,6 +67,7 @@ def evaluate(
     asked = _asked(policy, samples, keys, greedy, rollout)
     answered = [group for group in asked if group.trajectories]
     found = iter(grade_all(judger, answered))
+    plugins.grader_metrics(judger)  # taken: what happens here is no part of the next step's numbers
     groups = [g.with_(judgements=tuple(next(found)) if g.trajectories else ()) for g in asked]
     scores = [[s >= 1 for s in g.scores if s is not None] for g in groups]
     judged = [s for s in scores if s]
@@ -118,7 +119,7 @@ def _asked(policy: Policy, samples: Sequence[Sample], keys: Sequence[Sequence[in
         return [Group(s, trajectories) for s, trajectories in zip(samples, answers, strict=True)]
     with plugins.opened(rollout, policy) as made:
         found = made(policy, samples, keys, phase="test", greedy=greedy)
-        plugins.take_metrics(made)  # what happens here is no part of the next step's numbers
+        plugins.take_metrics(made)  # nor is this
     return [Group(sample, ()) if group is None else group
             for sample, group in zip(samples, plugins.by_sample(samples, found), strict=True)]
 

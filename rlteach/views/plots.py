@@ -85,7 +85,7 @@ def overlay(histories: Mapping[str, pd.DataFrame], *, steps: int | None = None) 
         ax.set_xlabel("step", fontsize=8)
         ax.tick_params(labelsize=8)
         _finish(ax, steps)
-    axes[0, 0].set_ylim(0, 1.06)
+    _to_one(axes[0, 0])
     if lines := axes[0, 0].get_lines():
         place = "outside upper left" if steps is None else "upper left"
         figure.legend(handles=lines, fontsize=8, loc=place, ncols=2, frameon=False)
@@ -112,8 +112,9 @@ def series(records: Sequence[StepRecord]) -> Series:
 
 
 def band(mean: np.ndarray, half: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Lower and upper end of the reward's interval, inside [0, 1]. Two arrays [steps]"""
-    return np.clip(mean - half, 0, 1), np.clip(mean + half, 0, 1)
+    """Ends of the reward's interval; that of a share stays inside [0, 1]. Two arrays [steps]"""
+    low, high = mean - half, mean + half
+    return np.where(mean < 0, low, np.maximum(low, 0)), np.where(mean > 1, high, np.minimum(high, 1))
 
 
 def small_figure() -> Picture:
@@ -157,7 +158,7 @@ def _reward(ax: Axes, history: pd.DataFrame, before: float | None, after: float 
             ax.axhline(value, color=GREY, linestyle=style, linewidth=1)
             ax.annotate(f"test {name} {value:.1%}", (1, value), xycoords=("axes fraction", "data"),
                         ha="right", va="bottom", fontsize=8, color=GREY)
-    ax.set_ylim(0, 1.06)
+    _to_one(ax)
     if ax.get_legend_handles_labels()[0]:
         ax.legend(fontsize=8, loc="lower right")
 
@@ -166,6 +167,13 @@ def _panel(ax: Axes, history: pd.DataFrame, title: str, wanted: dict[str, tuple[
     _lines(ax, history, title, wanted)
     _legend_above(ax, ax.get_lines())
     _leave_room(ax)
+
+
+def _to_one(ax: Axes) -> None:
+    """Shares lie between 0 and 1; rewards of plug-ins may lie below."""
+    values = [np.asarray(line.get_ydata(), float) for line in ax.get_lines()]
+    lowest = min([0.0, *(float(np.nanmin(y)) for y in values if np.isfinite(y).any())])
+    ax.set_ylim(1.3 * lowest, 1.06)  # and their intervals
 
 
 def _length(ax: Axes, history: pd.DataFrame) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from rlteach.agent.tracing import Tracer
 from rlteach.data import DataError, read_jsonl
 
 Span = Mapping[str, Any]
@@ -27,13 +29,16 @@ class TraceError(ValueError):
     """A trace that cannot be shown; the message says what to do."""
 
 
-def read_trace(path: str | Path) -> list[dict[str, Any]]:
-    """The spans of RUN/trace.jsonl (or of the file itself), in the order in which they began.
+def read_trace(source: str | Path | Tracer) -> list[dict[str, Any]]:
+    """The spans of RUN/trace.jsonl (or of the file itself, or those that a tracer has in memory), in the
+    order in which they began.
 
     Raises:
         TraceError: there is no such file, or a line of it (except a last one that was cut off) is none.
     """
-    file = Path(path)
+    if isinstance(source, Tracer):
+        return sorted(map(asdict, source.spans), key=lambda span: span["start"])
+    file = Path(source)
     file = file / "trace.jsonl" if file.is_dir() else file
     if not file.is_file():
         raise TraceError(f"{file}: there is no trace; runs of plug-ins write one")
