@@ -22,12 +22,11 @@ class Patch:
         self._undo = undo
 
     def replace(self, owner: ModuleType | type | dict[str, Any], name: str, fault: Any) -> None:
-        """Put `fault` where owner's `name` is: an entry of a dict, an attribute of a class, or a function
-        of a module, there and in every module that imported it."""
+        """Put `fault` where owner's `name` is: an entry of a dict, an attribute of a class or a module, or a
+        function of a module, there and in every module that imported it."""
         if isinstance(owner, dict):
             self._undo.enter_context(mock.patch.dict(owner, {name: fault}))
-        elif isinstance(owner, ModuleType):
-            original = getattr(owner, name)
+        elif isinstance(owner, ModuleType) and callable(original := getattr(owner, name)):
             _swap(original, fault)
             self._undo.callback(_swap, fault, original)
         else:
@@ -57,6 +56,12 @@ def planted(plant: Callable[[Patch], None]) -> Iterator[None]:
     with ExitStack() as undo:
         plant(Patch(undo))
         yield
+
+
+def hold(true: bool, otherwise: str) -> None:
+    """`assert`, which `python -O` does not take away."""
+    if not true:
+        raise AssertionError(otherwise)
 
 
 @dataclass(frozen=True)

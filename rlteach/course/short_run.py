@@ -18,6 +18,7 @@ from rlteach.training.trainer import OrealTrainer
 from rlteach.types import Group, Sample, Trajectory
 
 SHORT = {"batch_size": 8, "group_size": 8, "total_steps": 4}
+FEW = {"batch_size": 3, "group_size": 2}
 DEV = 24  # questions
 
 
@@ -47,6 +48,11 @@ def short_run(judger: Any = None, *, dev: bool = False, **settings: Any) -> pd.D
 def answered(trainer: OrealTrainer) -> list[Group]:
     """The groups of the next step, graded and selected."""
     return trainer.select(trainer.grade(trainer.rollout(trainer.draw())))
+
+
+def few_answers(trainer: OrealTrainer) -> list[Trajectory]:
+    """Those to the questions of the next step."""
+    return [t for g in trainer.rollout(trainer.draw()) for t in g.trajectories]
 
 
 def rows_of(answers: list[Trajectory]) -> Rows:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from rlteach.course.bugs.scoring import FEW
-from rlteach.course.planting import Bug, Curve, Patch
-from rlteach.course.short_run import answered, away, short_trainer
+from rlteach.course.planting import Bug, Curve, Patch, hold
+from rlteach.course.short_run import FEW, answered, away, short_trainer
 from rlteach.oreal import advantage
 from rlteach.training import trainer as loop
 from rlteach.training.judging import Grading
@@ -37,9 +36,9 @@ def wrong_answers_are_unlearned() -> None:
     scores = [g.scores[i] for g in groups for i in g.kept]
     coefficients = trainer.shape(groups).policy_rows.coefficient.tolist()
     pairs = list(zip(scores, coefficients, strict=True))
-    assert 0.0 in scores, "no wrong answer was kept"
+    hold(0.0 in scores, "no wrong answer was kept")
     up = sum(s == 0 and c >= 0 for s, c in pairs)
-    assert not up, f"{up} wrong answers are trained as if they were right"
+    hold(not up, f"{up} wrong answers are trained as if they were right")
 
 
 # B7
@@ -54,7 +53,7 @@ def another_member() -> None:
     """Every group has at least two members: a baseline needs another one."""
     trainer = short_trainer(**FEW)
     sizes = {len(g.trajectories) for g in trainer.rollout(trainer.draw())}
-    assert min(sizes) >= 2, f"a group of {min(sizes)}: RLOO divides by K - 1 = {min(sizes) - 1}"
+    hold(min(sizes) >= 2, f"a group of {min(sizes)}: RLOO divides by K - 1 = {min(sizes) - 1}")
 
 
 # O2, D05
@@ -80,8 +79,8 @@ def no_invented_reward() -> None:
     trainer = short_trainer(nobody, **FEW)
     groups = answered(trainer)
     scores = {s for g in groups for s in g.scores}
-    assert scores == {None}, f"no answer was judged, and their scores are {sorted(scores, key=str)}"
-    assert not len(trainer.shape(groups).policy_rows), "answers without a verdict are trained on"
+    hold(scores == {None}, f"no answer was judged, and their scores are {sorted(scores, key=str)}")
+    hold(not len(trainer.shape(groups).policy_rows), "answers without a verdict are trained on")
 
 
 def rewards_reordered(patch: Patch) -> None:
@@ -99,7 +98,7 @@ def each_its_own_verdict() -> None:
     groups = trainer.grade(trainer.rollout(trainer.draw()))
     for g in groups:
         alone = [trainer.judger.grade(Group(g.sample, (t,)))[0].score for t in g.trajectories]
-        assert alone == list(g.scores), f"question {g.sample.id}: judged alone {alone}, in the batch {list(g.scores)}"
+        hold(alone == list(g.scores), f"{g.sample.id}: judged alone {alone}, in the batch {list(g.scores)}")
 
 
 # O1, D06
@@ -120,8 +119,8 @@ def empty_step() -> None:
     try:
         metrics = trainer.step().metrics
     except AttributeError as error:
-        raise AssertionError(f"all answers were wrong, nothing was kept, and the step raised: {error}") from None
-    assert metrics["loss/total"] is None, "nothing was kept, and there is a loss"
+        raise AssertionError(f"nothing was kept, and the step raised: {error}") from None
+    hold(metrics["loss/total"] is None, "nothing was kept, and there is a loss")
 
 
 def rejected_in_the_baseline(patch: Patch) -> None:
@@ -138,12 +137,12 @@ def baseline_without_it() -> None:
             continue
         alone = advantage.rloo([1.0 if j.score else -1.0 for j, _ in known])
         apart = max(abs(a - b) for (_, a), b in zip(known, alone, strict=True))
-        assert apart < 1e-6, f"question {g.sample.id}: an answer without a verdict moves the others by {apart:.2f}"
+        hold(apart < 1e-6, f"{g.sample.id}: an answer without a verdict moves the others by {apart:.2f}")
 
 
 BUGS = (
     Bug("own_samples_imitated", ("B2", "S2.26"), own_samples_imitated, wrong_answers_are_unlearned, (
-        "The loss is that of a language model on all its own answers, right or wrong; advantages are not read.",
+        "The loss is a language model's on all its own answers, right or wrong; advantages are not read.",
         "The loss falls, and entropy with it: the policy imitates itself, mistakes and all."),
         Curve("loss/negative", "is exactly 0", lambda h, i: h > 0.01 and i == 0)),
     Bug("group_of_one", ("B7", "S1.15", "D01"), group_of_one, another_member, (
@@ -157,9 +156,9 @@ BUGS = (
               lambda h, i: h > 0.1 and i == 0, judger=lambda: away)),
     Bug("rewards_reordered", ("D05",), rewards_reordered, each_its_own_verdict, (
         "Verdicts come back in another order than the answers went out, and are dealt by place.",
-        "Mean reward, kept groups and loss are what they were: every verdict is there, at the wrong question.")),
+        "Mean reward and loss look as they did: every verdict is there, at the wrong question.")),
     Bug("empty_batch_crashes", ("O1", "S1.16"), empty_batch_crashes, empty_step, (
-        "When every group of a step was filtered out, the sum of no losses is the int 0, which has no .item().",
+        "When every group of a step was filtered out, the sum of no losses is the int 0: it has no .item().",
         "It happens first when the policy is good, or the questions hard: hours into a run.")),
     Bug("rejected_in_the_baseline", ("D06", "D01"), rejected_in_the_baseline, baseline_without_it, (
         "An answer that was left out still counts in the mean that the others are compared with.",

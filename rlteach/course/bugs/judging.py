@@ -8,9 +8,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from rlteach.course.bugs.scoring import FEW
-from rlteach.course.planting import Bug, Curve, Patch
-from rlteach.course.short_run import short_trainer
+from rlteach.course.planting import Bug, Curve, Patch, hold
+from rlteach.course.short_run import FEW, short_trainer
 from rlteach.judger import answers, exact, grading, verdicts
 from rlteach.judger.rule import RuleJudger
 from rlteach.training.judging import Grading
@@ -48,8 +47,8 @@ def judge_is_asked() -> None:
     trainer = short_trainer(always_right, **FEW)
     groups = trainer.grade(trainer.rollout(trainer.draw()))
     answers_there = sum(len(g.trajectories) for g in groups)
-    assert len(asked) == answers_there, f"{answers_there} answers, and the judge was asked {len(asked)} times"
-    assert {s for g in groups for s in g.scores} == {1.0}, "the judge said 1, and that is not the score"
+    hold(len(asked) == answers_there, f"{answers_there} answers, and the judge was asked {len(asked)} times")
+    hold({s for g in groups for s in g.scores} == {1.0}, "the judge said 1, and that is not the score")
 
 
 def stop_word_demanded(patch: Patch) -> None:
@@ -65,7 +64,7 @@ def no_stop_word_needed() -> None:
     r"""\boxed{12} is right with the stop word in the text and without it."""
     for text in (r"\boxed{12}<|im_end|>", r"\boxed{12}"):
         status = RuleJudger().judge(QUESTION, said(text)).status
-        assert status == "correct", f"{text} is {status}, and 12 is asked for"
+        hold(status == "correct", f"{text} is {status}, and 12 is asked for")
 
 
 # O3, S1.11, B18
@@ -92,7 +91,7 @@ def verdict_of(reply: str) -> bool | None:
 def incorrect_is_not_correct() -> None:
     """"Answer is incorrect" is never read as "correct"."""
     found = verdict_of("Answer is incorrect")
-    assert not found, "\"Answer is incorrect\" holds a capital A and no B, and is read as \"correct\""
+    hold(not found, "\"Answer is incorrect\" holds a capital A and no B, and is read as \"correct\"")
 
 
 def words_not_known(patch: Patch) -> None:
@@ -108,7 +107,7 @@ def asked_words_are_read() -> None:
     """A judge that answers with the word that it was asked for is understood."""
     for word in verdicts.VERDICTS["en"]:
         found = verdict_of(f"They are compared.\n{word}")
-        assert found is (word == "correct"), f"the judge was asked for the word {word!r}, says it, and is read as {found}"
+        hold(found is (word == "correct"), f"the judge says {word!r}, as asked, and is read as {found}")
 
 
 # O6
@@ -126,7 +125,7 @@ def percent_both_ways(patch: Patch) -> None:
 def hundred_is_not_one() -> None:
     """Gold 1: neither 100 nor 0.01 is right."""
     wrong = [a for a in ("100", "0.01") if graded("1", a) == "correct"]
-    assert not wrong, f"1 is asked for, and {wrong} counts as right"
+    hold(not wrong, f"1 is asked for, and {wrong} counts as right")
 
 
 def integers_nearly_equal(patch: Patch) -> None:
@@ -135,7 +134,7 @@ def integers_nearly_equal(patch: Patch) -> None:
 
 def no_tolerance() -> None:
     """Gold 20250: 20251 is wrong."""
-    assert graded("20250", "20251") == "incorrect", "20250 is asked for, and 20251 counts as right"
+    hold(graded("20250", "20251") == "incorrect", "20250 is asked for, and 20251 counts as right")
 
 
 def parentheses_deleted(patch: Patch) -> None:
@@ -146,7 +145,7 @@ def parentheses_deleted(patch: Patch) -> None:
 def parentheses_count() -> None:
     """2(x+1) is not 2x+1, and 2*(3+1) is not 7."""
     for gold, answer in (("2(x+1)", "2x+1"), ("(1, 2)", "1, 2"), ("2(3)", "23")):
-        assert graded(gold, answer) != "correct", f"{gold} is asked for, and {answer} counts as right"
+        hold(graded(gold, answer) != "correct", f"{gold} is asked for, and {answer} counts as right")
 
 
 # O8, O7, S1.7
@@ -164,7 +163,7 @@ def answer_evaluated(patch: Patch) -> None:
 def answers_do_not_run() -> None:
     """An answer that asks for the process id is not the process id."""
     status = graded(str(os.getpid()), CANARY)
-    assert status != "correct", f"{CANARY} was run: the model's text is a program now"
+    hold(status != "correct", f"{CANARY} was run: the model's text is a program now")
 
 
 def whole_line_taken(patch: Patch) -> None:
@@ -178,7 +177,7 @@ def whole_line_taken(patch: Patch) -> None:
 def sentence_ends() -> None:
     """"The answer is 7. But maybe 8." answers 7."""
     found = answers.final_answer("The answer is 7. But maybe 8.")
-    assert found == "7", f"\"The answer is 7. But maybe 8.\" is read as {found!r}"
+    hold(found == "7", f"\"The answer is 7. But maybe 8.\" is read as {found!r}")
 
 
 def last_number_taken(patch: Patch) -> None:
@@ -189,7 +188,7 @@ def last_number_taken(patch: Patch) -> None:
 def working_is_no_answer() -> None:
     """A response that only mentions a number has no final answer, and is not right by luck."""
     status = RuleJudger().judge(QUESTION, said("I tried 5 + 7 and gave up at 12")).status
-    assert status == "incorrect", f"a response without an answer is {status}: its last number was taken"
+    hold(status == "incorrect", f"a response without an answer is {status}: its last number was taken")
 
 
 ALL_WRONG = Curve("reward/mean", "is exactly 0", lambda h, i: h > 0.05 and i == 0)
@@ -204,7 +203,7 @@ BUGS = (
         ALL_WRONG),
     Bug("letters_searched", ("S1.11", "B18"), letters_searched, incorrect_is_not_correct, (
         "The verdict is \"a capital A somewhere and no capital B\".",
-        "\"Answer is incorrect\" is correct, \"Because they are equal\" is not: a judge that thinks aloud is misread.")),
+        "\"Answer is incorrect\" is correct, \"Because they are equal\" is not: thinking aloud is misread.")),
     Bug("words_not_known", ("O3", "S1.10"), words_not_known, asked_words_are_read, (
         "The prompt asks for CORRECT or INCORRECT, and the code reads A or B.",
         "A judge that does as it is told is never understood: None, and from there -1.")),

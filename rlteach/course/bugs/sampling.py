@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from rlteach import data
-from rlteach.course.bugs.scoring import FEW, RATIO, SAYS, few_answers, off, same_distribution
-from rlteach.course.planting import Bug, Curve, Patch
-from rlteach.course.short_run import short_trainer
+from rlteach.course.bugs.scoring import RATIO, SAYS, off, same_distribution
+from rlteach.course.planting import Bug, Curve, Patch, hold
+from rlteach.course.short_run import FEW, few_answers, short_trainer
 from rlteach.policy import sampler
 from rlteach.policy.policy import Policy
 from rlteach.types import Trajectory
@@ -37,8 +37,8 @@ def prompt_once() -> None:
         prompt = trainer.policy.encode(group.sample)
         for t in group.trajectories:
             again = t.token_ids[len(prompt):][:len(prompt)] == tuple(prompt)
-            assert not again, f"the prompt of {len(prompt)} tokens stands there twice"
-            assert sum(t.action_mask) == len(t.token_ids) - len(prompt), "prompt tokens are trained as an answer"
+            hold(not again, f"the prompt of {len(prompt)} tokens stands there twice")
+            hold(sum(t.action_mask) == len(t.token_ids) - len(prompt), "prompt tokens are trained as answer")
 
 
 # B10, B17
@@ -58,8 +58,9 @@ def nothing_after_the_end() -> None:
     trainer = short_trainer(**FEW)
     for t in few_answers(trainer):
         own = [i for i, sampled in zip(t.token_ids, t.action_mask, strict=True) if sampled]
-        after = len(own) - 1 - next((k for k, i in enumerate(own) if i in trainer.policy.stop_ids), len(own) - 1)
-        assert not after, f"{after} tokens stand behind the one that ends the answer"
+        ends = [k for k, i in enumerate(own) if i in trainer.policy.stop_ids]
+        after = len(own) - 1 - ends[0] if ends else 0
+        hold(not after, f"{after} tokens stand behind the one that ends the answer")
 
 
 def budget_too_small(patch: Patch) -> None:
@@ -70,7 +71,7 @@ def answers_fit() -> None:
     """Most answers of the untrained policy end before max_new_tokens."""
     answers = few_answers(short_trainer(batch_size=8, group_size=2))
     cut = sum(t.finish_reason == "length" for t in answers)
-    assert cut < len(answers) / 2, f"{cut} of {len(answers)} answers were cut off"
+    hold(cut < len(answers) / 2, f"{cut} of {len(answers)} answers were cut off")
 
 
 def padding_attended(patch: Patch) -> None:
@@ -101,7 +102,7 @@ def same_prompt() -> None:
     for greedy in (False, True):
         ((answer,),) = trainer.policy.sample([sample], [[0]], greedy=greedy)
         prompt = tuple(trainer.policy.encode(sample))
-        assert answer.token_ids[:len(prompt)] == prompt, f"greedy={greedy}: the question was asked in another form"
+        hold(answer.token_ids[:len(prompt)] == prompt, f"greedy={greedy}: asked in another form")
 
 
 # B15, E04, E05
@@ -115,7 +116,7 @@ def dice_of_its_own() -> None:
     """The same question with the same key gives the same answer."""
     trainer = short_trainer(**FEW, temperature=2.0)
     one, two = ([t.token_ids for t in few_answers(trainer)] for _ in range(2))
-    assert one == two, "the same stage was run twice, and the answers differ: no run can be repeated"
+    hold(one == two, "the same stage was run twice, and the answers differ: no run can be repeated")
 
 
 def order_not_seeded(patch: Patch) -> None:
@@ -125,7 +126,7 @@ def order_not_seeded(patch: Patch) -> None:
 def order_from_the_seed() -> None:
     """Two runs with one seed are asked the same questions in the same order."""
     one, two = ([s.id for s in short_trainer(**FEW).draw()] for _ in range(2))
-    assert one == two, "one seed, and two orders of the questions"
+    hold(one == two, "one seed, and two orders of the questions")
 
 
 def order_repeated(patch: Patch) -> None:
@@ -140,12 +141,12 @@ def order_of_each_epoch() -> None:
     for first in (0, 4):
         epochs.append([s.id for step in range(first, first + 4)
                        for s in data.batch_of(samples, trainer.config, step)])
-    assert epochs[0] != epochs[1], "the second epoch asks in the order of the first"
+    hold(epochs[0] != epochs[1], "the second epoch asks in the order of the first")
 
 
 BUGS = (
     Bug("prompt_twice", ("B5", "S2.28"), prompt_twice, prompt_once, (
-        "`generate` gives back prompt and answer; the prompt is put before it once more and trained as answer.",
+        "`generate` gives prompt and answer back; the prompt is put before it once more, and trained.",
         "The text of the answer is right in every log; only its length tells."),
         Curve("response/length", "is longer by the prompt", lambda h, i: i > h + 8)),
     Bug("stop_tokens_not_passed", ("B10",), stop_tokens_not_passed, nothing_after_the_end, (

@@ -9,24 +9,18 @@ from typing import Any
 import torch
 
 from rlteach.config import Config
-from rlteach.course.planting import Bug, Curve, Patch
-from rlteach.course.short_run import rows_of, short_trainer
+from rlteach.course.planting import Bug, Curve, Patch, hold
+from rlteach.course.short_run import FEW, few_answers, rows_of, short_trainer
 from rlteach.policy import policy as policies
 from rlteach.policy import truncation
 from rlteach.policy.policy import Policy, _Scorer
 from rlteach.training import batch
-from rlteach.types import Trajectory
 
-FEW = {"batch_size": 3, "group_size": 2}
 RATIO, SAYS = "ratio/max_deviation", "far from 0 before any update"
 
 
 def off(healthy: float, ill: float) -> bool:
     return healthy < 1e-3 < 0.05 < ill
-
-
-def few_answers(trainer: Any) -> list[Trajectory]:
-    return [t for g in trainer.rollout(trainer.draw()) for t in g.trajectories]
 
 
 def same_distribution(**settings: Any) -> None:
@@ -36,7 +30,7 @@ def same_distribution(**settings: Any) -> None:
     with torch.no_grad():
         given = trainer.policy.logprobs(rows, trainer.config.temperature).sampling
     apart = float((given - rows.sampled_logprobs).abs().max())
-    assert apart < 1e-3, f"a token was sampled with one log-probability and is trained with another: {apart:.2g}"
+    hold(apart < 1e-3, f"sampled with one log-probability and trained with another, {apart:.2g} apart")
 
 
 # B4
@@ -57,7 +51,8 @@ def position_before(**settings: Any) -> None:
         given = trainer.policy.logprobs(rows).full
     for t in rows.action_mask[0].nonzero()[:, 0].tolist():
         by_hand = float(law[0, t - 1, ids[0, t]])
-        assert abs(float(given[0, t]) - by_hand) < 1e-3, f"token {t} has {by_hand:.3f}, and {given[0, t]:.3f} is trained"
+        hold(abs(float(given[0, t]) - by_hand) < 1e-3,
+             f"token {t} has {by_hand:.3f}, and {given[0, t]:.3f} is trained")
 
 
 # B11, O10
@@ -98,7 +93,7 @@ def every_sampled_token() -> None:
     answers = few_answers(short_trainer(**FEW))
     trained = rows_of(answers).action_mask.sum(-1).tolist()
     sampled = [t.usage["completion_tokens"] for t in answers]
-    assert trained == sampled, f"{sampled} tokens were sampled, and {trained} are trained"
+    hold(trained == sampled, f"{sampled} tokens were sampled, and {trained} are trained")
 
 
 # C14, C15
@@ -116,7 +111,7 @@ def eval_mode() -> None:
     """Policy and reference score in eval mode: no dropout."""
     trainer = short_trainer(**FEW)
     for name, model in (("policy", trainer.policy.model), ("reference", trainer.reference.model)):
-        assert not model.training, f"the {name} is in training mode: with dropout two scorings would differ"
+        hold(not model.training, f"the {name} is in training mode: with dropout two scorings would differ")
 
 
 # B12
@@ -137,7 +132,7 @@ def logits_in_parts() -> None:
     head = trainer.policy.model.get_output_embeddings()
     with head.register_forward_hook(lambda module, given, logits: seen.append(len(logits))), torch.no_grad():
         trainer.policy.logprobs(rows)
-    assert max(seen) <= 16, f"logits_chunk is 16, and the logits of {max(seen)} tokens were there at once"
+    hold(max(seen) <= 16, f"logits_chunk is 16, and the logits of {max(seen)} tokens were there at once")
 
 
 # B9
@@ -155,13 +150,13 @@ def auto_is_as_saved() -> None:
     with tempfile.TemporaryDirectory() as folder:
         saved.save(folder)
         loaded = Policy.load(folder, Config(dtype="auto")).model.dtype
-    assert loaded == torch.bfloat16, f"saved in bfloat16, and loaded as {loaded}: twice the memory"
+    hold(loaded == torch.bfloat16, f"saved in bfloat16, and loaded as {loaded}: twice the memory")
 
 
 ratio = Curve(RATIO, SAYS, off)
 BUGS = (
     Bug("double_shift", ("B4", "S2.27", "C06"), double_shift, position_before, (
-        "The labels were shifted already, and the model shifts them once more: position t learns token t + 2.",
+        "The labels are shifted already, and the model shifts them again: position t learns token t + 2.",
         "Shapes match and nothing raises; the loss even falls, towards a model that skips tokens."), ratio),
     Bug("temperature_forgotten", ("B11", "C01", "S1.20"), temperature_forgotten, same_temperature, (
         "Answers are sampled at temperature 0.8, and their log-probabilities are taken at 1.",
@@ -179,7 +174,7 @@ BUGS = (
         "Small models have no dropout, and so it is found on the first large one.")),
     Bug("all_logits_at_once", ("B12",), all_logits_at_once, logits_in_parts, (
         "The logits of every token over the whole vocabulary are kept at the same time.",
-        "With a vocabulary of 291 nobody feels it; with 151,936 and 2,000 positions it is 1.2 GB a copy: out of memory.")),
+        "With a vocabulary of 291 nobody feels it; with 151,936 and 2,000 positions a copy takes 1.2 GB.")),
     Bug("auto_is_float32", ("B9",), auto_is_float32, auto_is_as_saved, (
         "Only the names fp16 and bf16 are known, and dtype=\"auto\" falls through to float32.",
         "All numbers are right; they take twice the memory that was planned.")),
