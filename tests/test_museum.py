@@ -18,6 +18,7 @@ from rlteach.oreal import advantage, losses
 from rlteach.policy.policy import Policy, _Scorer
 
 ROOT = Path(__file__).resolve().parents[1]
+FRONT = ROOT / "rlteach" / "__init__.py"
 BUGS = museum.catalogue()
 SHOWN = {name: b for name, b in BUGS.items() if b.curve}
 PLAIN = [name for name, b in SHOWN.items() if not b.curve.settings and not b.curve.judger
@@ -162,7 +163,7 @@ def test_how_many_there_are() -> None:
 def test_no_other_line_knows_of_the_museum() -> None:
     own = {ROOT / "rlteach" / "course" / name for name in ("museum.py", "planting.py", "short_run.py")}
     for path in (ROOT / "rlteach").rglob("*.py"):
-        if path in own or path.parent.name in ("bugs", "exercises") or path == ROOT / "rlteach" / "__init__.py":
+        if path in own or path.parent.name in ("bugs", "exercises") or path == FRONT:
             continue
         text = path.read_text(encoding="utf-8")
         assert not re.search(r"course(\.| import )(museum|planting|bugs|short_run)|\bmuseum\b", text), path
@@ -220,7 +221,8 @@ def test_the_catalogue_as_a_table() -> None:
     frame = rl.museum.bugs()
     assert list(frame.index) == list(BUGS)
     assert list(frame.columns) == ["row", "kind", "shown by", "within"]
-    assert frame.loc["reference_is_the_policy"].tolist() == ["B3, S2.29, C18", "curve", "kl/reference stays 0", 2]
+    assert frame.loc["reference_is_the_policy"].tolist() == [
+        "B3, S2.29, C18", "curve", "kl/reference stays 0", 2]
     assert set(frame["kind"]) == {"curve", "invariant"}
     assert (frame["within"].isna() == (frame["kind"] == "invariant")).all()
 
