@@ -38,7 +38,7 @@ for t in range(len(tokens) - 1):
 def loss(labels):
     there = labels >= 0
     logp = logits.log_softmax(-1)[there]
-    return float(-logp.gather(-1, labels[there][:, None]).mean())
+    return abs(float(logp.gather(-1, labels[there][:, None]).mean()))
 
 # %%
 nothing = torch.tensor([-100])  # no label here
@@ -152,9 +152,9 @@ beside(eleven, names)
 
 # %%
 def stands_still(ill):
-    names = [n for n in healthy.columns if not n.startswith(("seconds", "memory", "judge/s"))]
+    names = [n for n in healthy.columns if not n.startswith(("seconds", "memory", "judge"))]
     still = [n for n in names if ill[n].fillna(0).abs().max() < 1e-7]
-    return [n for n in still if healthy[n].abs().max() > 1e-5]
+    return [n for n in still if healthy[n].abs().median() > 1e-5]
 
 
 print(stands_still(eleven))
@@ -241,9 +241,7 @@ for number in (38, 39):
     rl.museum.explain(number)
 
 # %% [markdown]
-# ## 7. Mystery 24: the curves are fine
-#
-# Not every fault is so kind.
+# ## 7. Mystery 24: the first step is right
 
 # %% tags=["nbval-ignore-output"]
 names = ["reward/mean", "loss/total", "kl/reference", "ratio/max_deviation"]
@@ -253,18 +251,21 @@ beside(unseen, names)
 # %%
 same = ["reward/mean", "pass_rate", "response/length", "groups/kept"]
 print("stands still:", stands_still(unseen))
+print("ratio is 1  :", (unseen["ratio/max_deviation"] < 1e-3).all())
 for name in same:
     print(f"{name:<16} as healthy in step 1:", unseen[name].iloc[0] == healthy[name].iloc[0])
 
 # %% [markdown]
-# Mean reward, lengths, kept groups: all as they should be. Give it a hundred steps, and it
-# will not have learned, like a method that "does not work on this task". What do all these
-# curves have in common? They are means over the batch, and a mean does not know who is who:
+# Everything that is known of step 1 is right. Later the reward falls and the distance grows,
+# as with a learning rate that is too high (lesson 08). Who would look for a fault?
+#
+# What do the numbers of step 1 have in common? They are means over the batch, and a mean does
+# not know who is who:
 #
 # $$\frac1N\sum_i r_i = \frac1N\sum_i r_{\sigma(i)} \qquad \text{for every order } \sigma$$
 #
-# If the scores came back in another order, no mean would notice. So do not ask for the mean.
-# Ask one answer at a time: judged again, alone, does it get the score that it has?
+# If the scores came back in another order, no mean would notice. So ask one answer at a time:
+# judged again, alone, does it get the score that it has?
 
 # %%
 with rl.museum.mystery(24):
@@ -276,21 +277,38 @@ rl.museum.invariant(24)
 rl.museum.explain(24)
 
 # %% [markdown]
-# ## 8. A grader that is too kind
+# ## 8. Mystery 41: every curve is fine
 #
-# And this one is invisible even there: judged again, each answer gets the same score, and it
-# is wrong both times. Only pairs whose truth you know can tell, the wrong ones above all.
+# This one cannot be seen at all: no number of the run differs from the healthy one.
+
+# %%
+perfect = ill_run(41)
+timed = ("seconds", "memory", "judge/seconds", "tokens_per_second")
+names = [n for n in healthy.columns if not n.startswith(timed)]
+print(len(names), "columns, all equal:", healthy[names].equals(perfect[names]))
+
+# %% [markdown]
+# It is a grader that is too kind, and these questions give it no chance to be. Judged again,
+# an answer gets the same score, and that is wrong both times. Only pairs whose truth you know
+# can tell, the wrong ones above all. Here it is with a relative of it, on five pairs:
 
 # %%
 judger = rl.RuleJudger()
 pairs = [("1", "100"), ("1", "0.01"), ("7", "7"), ("1/2", "0.5"), ("20250", "20251")]
+
+
+def taken_for_right():
+    said = [judger.grade_text((gold,), answer).status for gold, answer in pairs]
+    return [f"{g} = {a}" for (g, a), status in zip(pairs, said) if status == "correct"]
+
+
+print("healthy             ", taken_for_right())
 for name in ("percent_both_ways", "integers_nearly_equal"):
     with rl.museum.bug(name):
-        said = [judger.grade_text((gold,), answer).status for gold, answer in pairs]
-    right = [f"{g} = {a}" for (g, a), status in zip(pairs, said) if status == "correct"]
-    print(f"{name:<22}", right)
-print(f"{'healthy':<22}", [f"{g} = {a}" for g, a in pairs
-                           if judger.grade_text((g,), a).status == "correct"])
+        print(f"{name:<21}", taken_for_right())
+
+# %%
+rl.museum.explain(41)
 
 # %% [markdown]
 # ## 9. What to check first

@@ -107,7 +107,7 @@ def _named(which: str | int) -> Bug:
         if not 1 <= which <= len(known):
             raise ValueError(f"there is no mystery {which}: they go from 1 to {len(known)}")
         return known[Random("museum").sample(sorted(known), len(known))[which - 1]]
-    if which not in known:
+    if which not in list(known):  # a list has no hash
         near = difflib.get_close_matches(str(which), known, n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
         raise ValueError(f"there is no bug {which!r}{hint}: there are {', '.join(sorted(known))}")

@@ -143,7 +143,7 @@ def baseline_without_it() -> None:
 BUGS = (
     Bug("own_samples_imitated", ("B2", "S2.26"), own_samples_imitated, wrong_answers_are_unlearned, (
         "The loss is a language model's on all its own answers, right or wrong; advantages are not read.",
-        "The loss falls, and entropy with it: the policy imitates itself, mistakes and all."),
+        "It is a loss, and it can be lowered; nothing in it knows what is right: mistakes are imitated."),
         Curve("loss/negative", "is exactly 0", lambda h, i: h > 0.01 and i == 0)),
     Bug("group_of_one", ("B7", "S1.15", "D01"), group_of_one, another_member, (
         "prompt_repeat_k is 1: one answer a question, and RLOO compares it with the mean of no others (0/0).",
@@ -156,7 +156,7 @@ BUGS = (
               lambda h, i: h > 0.1 and i == 0, judger=lambda: away)),
     Bug("rewards_reordered", ("D05",), rewards_reordered, each_its_own_verdict, (
         "Verdicts come back in another order than the answers went out, and are dealt by place.",
-        "Mean reward and loss look as they did: every verdict is there, at the wrong question.")),
+        "Every mean of the first step is right, for every verdict is there; later the reward falls.")),
     Bug("empty_batch_crashes", ("O1", "S1.16"), empty_batch_crashes, empty_step, (
         "When every group of a step was filtered out, the sum of no losses is the int 0: it has no .item().",
         "It happens first when the policy is good, or the questions hard: hours into a run.")),

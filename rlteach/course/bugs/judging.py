@@ -195,7 +195,7 @@ ALL_WRONG = Curve("reward/mean", "is exactly 0", lambda h, i: h > 0.05 and i == 
 BUGS = (
     Bug("judge_never_asked", ("B1", "S2.26"), judge_never_asked, judge_is_asked, (
         "`judger_rewards = [0.0] * n`: the judge is built, its server has to run, and nobody asks it.",
-        "Every group is flat, so there is nothing to learn; the loss of the tutorial falls all the same."),
+        "Every group is flat, so there is nothing to learn; the tutorial's loss did not read it (B2)."),
         ALL_WRONG),
     Bug("stop_word_demanded", ("S1.14",), stop_word_demanded, no_stop_word_needed, (
         "A response that does not end with the stop word is wrong, without being looked at.",

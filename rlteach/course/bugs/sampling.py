@@ -174,5 +174,5 @@ BUGS = (
         "Two settings are compared, and half of the difference is the questions.")),
     Bug("order_repeated", ("E05",), order_repeated, order_of_each_epoch, (
         "Every epoch, and every resumed run, goes through the questions in the order of the first.",
-        "Curves get a period that looks like learning and forgetting.")),
+        "The same questions always follow each other, and no curve says so.")),
 )

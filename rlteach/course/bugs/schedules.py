@@ -84,5 +84,5 @@ BUGS = (
               within=3, settings=FROZEN)),
     Bug("weights_only", ("B15", "S1.21", "S2.34"), weights_only, optimizer_comes_back, (
         "A checkpoint holds the weights, and the optimiser starts anew.",
-        "A resumed run goes on, with a dent in its curves that everybody knows and nobody explains.")),
+        "A resumed run goes on, and is not the run that never stopped.")),
 )

@@ -183,7 +183,7 @@ BUGS = (
         "Tokens of short answers weigh more, and memory settings change the result.")),
     Bug("step_each_part", ("B13",), step_each_part, one_step_a_batch, (
         "optimizer.step() stands inside the loop over micro-batches.",
-        "From the second part on the policy is not the one that sampled; learning is fast, and then breaks."),
+        "From the second part on the policy is not the one that sampled the answers."),
         Curve("ratio/max_deviation", "is far from 0 in the later parts of a batch", off,
               settings={"micro_batch": 4})),
     Bug("no_clipping", ("B13", "B6"), no_clipping, clipped, (
@@ -191,5 +191,5 @@ BUGS = (
         "The norm that is logged is the one before clipping, with it and without.")),
     Bug("loss_of_each_token", ("C19",), loss_of_each_token, loss_of_the_mean, (
         "The token-level model is asked to predict the outcome from every token, not from their mean.",
-        "Its loss falls nicely; but a slip that is mended later now has to look like a right answer.")),
+        "Its loss is a sensible number; but a slip that is mended later now has to look right.")),
 )
