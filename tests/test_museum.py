@@ -121,8 +121,9 @@ def first_step_apart(name: str, healthy: dict[str, Any]) -> int | None:
     if key not in healthy:
         healthy[key] = museum.run(name)
     with museum.bug(name):
-        ill = museum.run(name)
-    pairs = zip(healthy[key][curve.metric], ill[curve.metric], strict=True)
+        ill = museum.run(name, steps=curve.within)
+    assert len(ill) == curve.within
+    pairs = zip(healthy[key][curve.metric], ill[curve.metric], strict=False)
     return next((step for step, (h, i) in enumerate(pairs, 1) if curve.apart(h, i)), None)
 
 

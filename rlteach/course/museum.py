@@ -59,14 +59,16 @@ def bugs() -> pd.DataFrame:
     return frame.astype({"within": "Int64"}).set_index("name")
 
 
-def run(which: str | int, *, seed: int = 0) -> pd.DataFrame:
-    """The history of the short run that shows bug `which` (a name, or the number of a mystery). It plants
-    nothing: run it outside `with bug(...)` for the healthy curves, and inside for the others."""
+def run(which: str | int, *, seed: int = 0, steps: int | None = None) -> pd.DataFrame:
+    """The history of the short run that shows bug `which` (a name, or the number of a mystery), or of its
+    first `steps`. It plants nothing: run it outside `with bug(...)` for the healthy curves, and inside for
+    the others."""
     curve = _named(which).curve
     if curve is None:
-        return short_run(seed=seed)
+        return short_run(seed=seed, steps=steps)
     judger = curve.judger() if curve.judger else None
-    return short_run(judger, dev=curve.metric == "dev/accuracy", seed=seed, **curve.settings)
+    dev = curve.metric == "dev/accuracy"
+    return short_run(judger, dev=dev, seed=seed, steps=steps, **curve.settings)
 
 
 def invariant(which: str | int) -> None:

@@ -29,8 +29,11 @@ def short_trainer(judger: Any = None, **settings: Any) -> OrealTrainer:
     return OrealTrainer(policy, judger or RuleJudger(), load_samples(config.train_data), config)
 
 
-def short_run(judger: Any = None, *, dev: bool = False, **settings: Any) -> pd.DataFrame:
+def short_run(
+    judger: Any = None, *, dev: bool = False, steps: int | None = None, **settings: Any
+) -> pd.DataFrame:
     """Its history, one row a step. dev: with the share of dev questions that are right after each step.
+    steps: leave it after so many.
 
     The warning of a flat curve is left out: finding out is the exercise.
     """
@@ -38,9 +41,11 @@ def short_run(judger: Any = None, *, dev: bool = False, **settings: Any) -> pd.D
     asked = load_samples(trainer.config.dev_data)[:DEV]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
-        for _ in trainer:
+        for record in trainer:
             if dev:
                 shares.append(evaluate(trainer.policy, RuleJudger(), asked).accuracy)
+            if record.index == steps:
+                break
     history = table(trainer.history)
     return history.assign(**{"dev/accuracy": shares}) if dev else history
 
