@@ -44,8 +44,8 @@ def measure(b: Bug) -> dict[str, Any]:
         for seed in SEEDS:
             h = healthy(b.name, b.curve, seed)
             with museum.bug(b.name):
-                i = museum.run(b.name, seed=seed)[b.curve.metric]
-            steps = [step for step in h.index if b.curve.apart(h[step], i[step])]
+                i = museum.run(b.name, seed=seed, steps=b.curve.within)[b.curve.metric]
+            steps = [step for step in i.index if b.curve.apart(h[step], i[step])]
             row["first_step"].append(steps[0] if steps else None)
             if steps:
                 row["healthy"].append(round(float(h[steps[0]]), 6))
