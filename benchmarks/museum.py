@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ def line(b: Bug) -> str:
 def write_page() -> None:
     text = PAGE.read_text(encoding="utf-8")
     before, _, rest = text.partition(HEAD)
-    after = rest[rest.index("\n\n") + 1:]
+    after = "".join(dropwhile(lambda old: old.startswith("|"), rest.splitlines(keepends=True)))
     table = "".join(map(line, museum.catalogue().values()))
     PAGE.write_text(before + HEAD + table + after, encoding="utf-8")
 
