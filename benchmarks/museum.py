@@ -1,4 +1,4 @@
-"""In which step each bug of the museum shows: python benchmarks/museum.py
+"""In which step each bug of the museum shows: python benchmarks/museum.py [BUG ...]
 
 Three seeds; each bug's short run (rlteach/course/short_run.py) is made without it and with it. Writes
 benchmarks/results/museum.json and the table of docs/museum.md; --page writes only the table again.
@@ -72,11 +72,14 @@ def write_page() -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("names", nargs="*", metavar="BUG", help="measure these anew; none: all of them")
     parser.add_argument("--page", action="store_true", help="measure nothing: write the table again")
-    if not parser.parse_args().page:
+    given, known = parser.parse_args(), museum.catalogue()
+    if not given.page:
         torch.set_num_threads(1)
-        rows = [measure(b) for b in museum.catalogue().values()]
-        result = {"model": "tiny-math", "run": SHORT, "seeds": SEEDS, "rows": rows}
+        old = json.loads(RESULT.read_text(encoding="utf-8"))["rows"] if given.names else []
+        rows = {row["name"]: row for row in old} | {n: measure(known[n]) for n in given.names or known}
+        result = {"model": "tiny-math", "run": SHORT, "seeds": SEEDS, "rows": [rows[n] for n in known if n in rows]}
         RESULT.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     write_page()
 

@@ -143,7 +143,7 @@ def parentheses_deleted(patch: Patch) -> None:
 
 
 def parentheses_count() -> None:
-    """2(x+1) is not 2x+1, and 2*(3+1) is not 7."""
+    """2(x+1) is not 2x+1, the pair (1, 2) is not the list 1, 2, and 2(3) is not 23."""
     for gold, answer in (("2(x+1)", "2x+1"), ("(1, 2)", "1, 2"), ("2(3)", "23")):
         hold(graded(gold, answer) != "correct", f"{gold} is asked for, and {answer} counts as right")
 

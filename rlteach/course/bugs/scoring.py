@@ -16,7 +16,7 @@ from rlteach.policy import truncation
 from rlteach.policy.policy import Policy, _Scorer
 from rlteach.training import batch
 
-RATIO, SAYS = "ratio/max_deviation", "far from 0 before any update"
+RATIO, SAYS = "ratio/max_deviation", "is far from 0 before any update"
 
 
 def off(healthy: float, ill: float) -> bool:
