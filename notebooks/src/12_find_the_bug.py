@@ -13,6 +13,7 @@ try:
 except ModuleNotFoundError:
     raise ModuleNotFoundError("no rlteach here: lesson 01 says what to do") from None
 import inspect
+import math
 
 import torch
 from IPython.display import Image
@@ -59,7 +60,22 @@ print("the same shape:", shifted.shape == twice.shape)
 #
 # $$\rho_t = \frac{\pi_\theta(s_t \mid s_{<t})}{\pi_{\text{sampler}}(s_t \mid s_{<t})} = 1$$
 #
-# Such a statement, which is true whatever the weights are, is an **invariant** (不变量).
+# Such a statement, which is true whatever the weights are, is an **invariant** (不变量). Does
+# the library keep it? Take one answer of the real model, and read every token's
+# log-probability at the position before it, by hand.
+
+# %%
+from rlteach.course.short_run import short_trainer
+
+trainer = short_trainer(batch_size=1, group_size=2)
+answer = trainer.rollout(trainer.draw())[0].trajectories[0]
+with torch.no_grad():
+    law = trainer.policy.model(torch.tensor([answer.token_ids])).logits[0].log_softmax(-1)
+by_hand = [float(law[t - 1, token]) for t, token in enumerate(answer.token_ids)]
+pairs = zip(by_hand, answer.logprobs, answer.action_mask)
+ratios = [math.exp(mine - its) for mine, its, sampled in pairs if sampled]
+assert all(abs(ratio - 1) < 1e-3 for ratio in ratios)
+print(len(ratios), "tokens were sampled, and the ratio is 1 at each of them")
 
 # %% [markdown]
 # ## 2. The museum
@@ -221,8 +237,6 @@ for number, ill in both.items():
 # is the **reason** (理由) of its judgement.
 
 # %%
-from rlteach.course.short_run import short_trainer
-
 for number in (38, 39):
     with rl.museum.mystery(number):
         trainer = short_trainer(batch_size=2, group_size=4)
@@ -251,7 +265,7 @@ beside(unseen, names)
 # %%
 same = ["reward/mean", "pass_rate", "response/length", "groups/kept"]
 print("stands still:", stands_still(unseen))
-print("ratio is 1  :", (unseen["ratio/max_deviation"] < 1e-3).all())
+print("ratio is 1  :", (unseen["ratio/max_deviation"].dropna() < 1e-3).all())
 for name in same:
     print(f"{name:<16} as healthy in step 1:", unseen[name].iloc[0] == healthy[name].iloc[0])
 
