@@ -69,8 +69,9 @@ from rlteach.course.short_run import short_trainer
 
 trainer = short_trainer(batch_size=1, group_size=2)
 answer = trainer.rollout(trainer.draw())[0].trajectories[0]
+ids = torch.tensor([answer.token_ids])
 with torch.no_grad():
-    law = trainer.policy.model(torch.tensor([answer.token_ids])).logits[0].log_softmax(-1)
+    law = trainer.policy.model(ids).logits[0].log_softmax(-1)
 by_hand = [float(law[t - 1, token]) for t, token in enumerate(answer.token_ids)]
 pairs = zip(by_hand, answer.logprobs, answer.action_mask)
 ratios = [math.exp(mine - its) for mine, its, sampled in pairs if sampled]
