@@ -169,7 +169,8 @@ beside(eleven, names)
 
 # %%
 def stands_still(ill):
-    names = [n for n in healthy.columns if not n.startswith(("seconds", "memory", "judge"))]
+    others = ("seconds", "memory", "judge")
+    names = [n for n in healthy.columns if not n.startswith(others)]
     still = [n for n in names if ill[n].fillna(0).abs().max() < 1e-7]
     return [n for n in still if healthy[n].abs().median() > 1e-5]
 
@@ -230,7 +231,8 @@ rl.museum.explain(40)
 # %%
 both = {number: ill_run(number) for number in (38, 39)}
 for number, ill in both.items():
-    print(number, "reward", ill["reward/mean"].tolist(), "kept", ill["groups/kept"].tolist())
+    reward, kept = ill["reward/mean"].tolist(), ill["groups/kept"].tolist()
+    print(number, "reward", reward, "kept", kept)
 
 # %% [markdown]
 # No answer is right, no group is kept, and nothing is trained. The curves are equal, so they
@@ -268,7 +270,8 @@ same = ["reward/mean", "pass_rate", "response/length", "groups/kept"]
 print("stands still:", stands_still(unseen))
 print("ratio is 1  :", (unseen["ratio/max_deviation"].dropna() < 1e-3).all())
 for name in same:
-    print(f"{name:<16} as healthy in step 1:", unseen[name].iloc[0] == healthy[name].iloc[0])
+    equal = unseen[name].iloc[0] == healthy[name].iloc[0]
+    print(f"{name:<16} as healthy in step 1:", equal)
 
 # %% [markdown]
 # Everything that is known of step 1 is right. Later the reward falls and the distance grows,
@@ -349,8 +352,8 @@ with rl.museum.bug("factors_ignored"):
     trainer = short_trainer(negative_factor=0.0)
     term = trainer.step().metrics["loss/negative"]
 print("the negative term is 0 with factor 0:", term == 0)
-trainer = short_trainer(negative_factor=0.0)
-print("without the fault                   :", trainer.step().metrics["loss/negative"] == 0)
+term = short_trainer(negative_factor=0.0).step().metrics["loss/negative"]
+print("without the fault                   :", term == 0)
 
 # %% [markdown]
 # ## 10. Do the tests notice?
