@@ -41,11 +41,12 @@ _WHERE = {
     "rlteach.views.snapshots": ("Snapshots",),
     "rlteach.views.token_rewards": ("token_heatmap", "token_table"),
     "rlteach.course.checking": ("check",),
+    "rlteach.course.museum": ("museum",),
     "rlteach.views.live": ("view",),
     "rlteach.views.doctor": ("doctor",),
     "rlteach.views.widgets": ("widgets",),
 }
-_MODULES = ("widgets",)  # names that are the module itself
+_MODULES = ("museum", "widgets")  # names that are the module itself
 _HOME = {name: module for module, names in _WHERE.items() for name in names}
 __all__ = sorted(_HOME)
 __version__ = "0.1.0"

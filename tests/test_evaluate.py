@@ -159,3 +159,15 @@ def test_a_measurement_is_plain_numbers() -> None:
     entry = json.loads(json.dumps(found.as_dict()))
     assert set(entry) == {"accuracy", "ci95", "n", "k", "pass_at_k", "by_level", "unscorable"}
     assert entry["ci95"] == [0.0, pytest.approx(wilson(0, 5)[1])]
+
+
+@pytest.mark.parametrize("greedy", [True, False])
+def test_b16_an_exam_asks_in_the_chat_template(greedy: bool) -> None:
+    """The prompt of a question is the one that training uses, token for token."""
+    policy = tiny_policy(small_config())
+    found = evaluate(policy, RuleJudger(), asked(3), greedy=greedy)
+    for group in found.groups:
+        prompt = tuple(policy.encode(group.sample))
+        assert group.trajectories[0].token_ids[:len(prompt)] == prompt
+        assert not any(group.trajectories[0].action_mask[:len(prompt)])
+        assert all(group.trajectories[0].action_mask[len(prompt):])

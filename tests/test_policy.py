@@ -16,6 +16,7 @@ from fakes import (
     TEMPLATE,
     even_first,
     question,
+    ragged_rows,
     same,
     samples,
     small_config,
@@ -481,3 +482,24 @@ def test_i09_a_copied_folder_is_enough(tmp_path: Path) -> None:
     Policy.load(str(tmp_path / "two"))
     for file in (tmp_path / "two").glob("*.json"):
         assert str(tmp_path) not in file.read_text(encoding="utf-8"), file.name
+
+
+# memory and number format -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("chunk", [1, 7])
+def test_b12_the_logits_of_few_tokens_exist_at_a_time(chunk: int) -> None:
+    policy = tiny_policy(small_config(logits_chunk=chunk))
+    seen: list[int] = []
+    head = policy.model.get_output_embeddings()
+    with head.register_forward_hook(lambda module, given, logits: seen.append(logits.shape[0])):
+        policy.logprobs(ragged_rows(4, seed=1))
+    assert max(seen) == chunk
+    assert len(seen) > 1
+
+
+@pytest.mark.parametrize(("dtype", "wanted"), [
+    ("auto", torch.bfloat16), ("float32", torch.float32), ("bfloat16", torch.bfloat16)])
+def test_b9_auto_is_the_dtype_that_was_saved(tmp_path: Path, dtype: str, wanted: torch.dtype) -> None:
+    Policy(tiny_model().to(torch.bfloat16), tokenizer()).save(tmp_path)
+    assert Policy.load(str(tmp_path), Config(dtype=dtype)).model.dtype == wanted
