@@ -1,0 +1,108 @@
+"""A judge model with documented weaknesses, each of which can be mended: what lesson 11 trains against.
+
+    weak = HastyJudge()                               # as it was reported
+    better = HastyJudge(guard=True, reasons=True)     # as rlteach asks a judge
+
+Two things were done in the judges that were fooled by an empty answer, a lone ":" or "Solution"
+(B06, arXiv 2507.08794), and in the judge that OREAL's code asks (SEEDS row 62, B18): every text was put to the
+model, and the model had to name its verdict at once, without a word of reasoning before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from rlteach.judger.answers import final_answer
+from rlteach.judger.candidates import candidate_of
+from rlteach.judger.verdicts import VERDICTS, NoVerdictError, Rubric, read_verdict
+from rlteach.policy.policy import Policy
+from rlteach.policy.sampler import prefill
+from rlteach.types import Group, Judgement, Message, Sample, Trajectory
+
+AT_ONCE = '{"judgement": "'  # how a reply begins under a schema whose only field is the verdict
+Question = tuple[str, tuple[str, ...], str]  # question, gold, candidate
+BATCH = 64  # questions at the same time
+
+
+class HastyJudge:
+    """A judge model in this process, asked in one forward pass for the first word of its verdict.
+
+    Args:
+        model: a judge, or the name of one.
+        guard: answers without content are wrong, and the model is not asked (judger/candidates.py).
+        reasons: the model writes its rationale first, and the verdict after it (judger/verdicts.py).
+
+    Equal questions are asked once. A reply that is no verdict is `unscorable`.
+    """
+
+    def __init__(self, model: Policy | str = "tiny-judge", *, guard: bool = False, reasons: bool = False
+                 ) -> None:
+        self.model = Policy.load(model) if isinstance(model, str) else model
+        self.guard, self.reasons, self.rubric = guard, reasons, Rubric.of("en")
+        self.asked = 0  # questions that the model has read
+        self._known: dict[Question, Judgement] = {}
+
+    def grade(self, group: Group) -> tuple[Judgement, ...]:
+        """One judgement a trajectory, in their order."""
+        return self.grade_all([group])[0]
+
+    def grade_all(self, groups: Sequence[Group]) -> list[tuple[Judgement, ...]]:
+        """Many groups at once."""
+        prepared = [[self._prepare(g.sample, t) for t in g.trajectories] for g in groups]
+        self._ask([q for row in prepared for q in row if not isinstance(q, Judgement)])
+        return [tuple(q if isinstance(q, Judgement) else self._known[q] for q in row) for row in prepared]
+
+    def _prepare(self, sample: Sample, answer: Trajectory) -> Question | Judgement:
+        """What the model is shown: the final answer, and without one the whole text."""
+        if answer.finish_reason == "length":
+            return Judgement(0.0, "incorrect", "truncated: the answer did not end in time", "llm", attempts=0)
+        if self.guard:
+            candidate, why = candidate_of(answer, sample.gold)
+            if candidate is None:
+                return Judgement(0.0, "incorrect", why, "llm", attempts=0)
+            return sample.question, sample.gold, candidate
+        final = final_answer(answer.response)
+        return sample.question, sample.gold, answer.response if final is None else final
+
+    def _ask(self, questions: Sequence[Question]) -> None:
+        new = sorted((q for q in dict.fromkeys(questions) if q not in self._known), key=lambda q: len(str(q)))
+        self.asked += len(new)
+        for at in range(0, len(new), BATCH):
+            part = new[at : at + BATCH]
+            samples = [Sample(str(i), self._request(q), ()) for i, q in enumerate(part)]
+            judged = self._in_words(part, samples) if self.reasons else self._at_once(samples)
+            self._known |= zip(part, judged, strict=True)
+
+    def _request(self, question: Question) -> tuple[Message, ...]:
+        return tuple(Message(**message) for message in self.rubric.messages(*question))
+
+    @torch.no_grad()
+    def _at_once(self, samples: Sequence[Sample]) -> list[Judgement]:
+        """The likelier of the two verdicts, as the first thing that the model says."""
+        right, wrong = (self._ids(word)[0] for word in VERDICTS["en"])
+        prompts = [self.model.encode(sample) + self._ids(AT_ONCE) for sample in samples]
+        _, logits, _ = prefill(self.model.model, prompts, list(range(len(prompts))))  # [N, V]
+        return [verdict(bool(row[right] > row[wrong]), "said at once") for row in logits]
+
+    def _in_words(self, questions: Sequence[Question], samples: Sequence[Sample]) -> list[Judgement]:
+        """The verdict at the end of a whole reply."""
+        replies = self.model.sample(samples, [[0]] * len(samples), greedy=True)
+        return [read(reply.response, question[2]) for question, (reply,) in zip(questions, replies, strict=True)]
+
+    def _ids(self, text: str) -> list[int]:
+        return self.model.tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+def verdict(correct: bool, reason: str) -> Judgement:
+    return Judgement(float(correct), "correct" if correct else "incorrect", reason, "llm")
+
+
+def read(reply: str, candidate: str) -> Judgement:
+    """A whole reply as a judgement; one that is not exactly a verdict is none."""
+    try:
+        correct, reason = read_verdict(reply, "en", candidate, schema=True)
+    except NoVerdictError as why:
+        return Judgement(None, "unscorable", f"no verdict: {why}", "llm", reply)
+    return verdict(correct, reason)
