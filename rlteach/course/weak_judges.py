@@ -4,8 +4,8 @@
     better = HastyJudge(guard=True, reasons=True)     # as rlteach asks a judge
 
 Two things were done in the judges that were fooled by an empty answer, a lone ":" or "Solution"
-(B06, arXiv 2507.08794), and in the judge that OREAL's code asks (SEEDS row 62, B18): every text was put to the
-model, and the model had to name its verdict at once, without a word of reasoning before it.
+(B06, arXiv 2507.08794), and in the judge that OREAL's code asks (SEEDS row 62, B18): every text was put
+to the model, and the model had to name its verdict at once, without a word of reasoning before it.
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ class HastyJudge:
     def _in_words(self, questions: Sequence[Question], samples: Sequence[Sample]) -> list[Judgement]:
         """The verdict at the end of a whole reply."""
         replies = self.model.sample(samples, [[0]] * len(samples), greedy=True)
-        return [read(reply.response, question[2]) for question, (reply,) in zip(questions, replies, strict=True)]
+        return [read(reply.response, candidate)
+                for (_, _, candidate), (reply,) in zip(questions, replies, strict=True)]
 
     def _ids(self, text: str) -> list[int]:
         return self.model.tokenizer(text, add_special_tokens=False)["input_ids"]
