@@ -97,9 +97,11 @@ def test_what_is_no_verdict_is_unscorable(model, monkeypatch):
     assert judgement.reason.startswith("no verdict: ")
 
 
-def test_behind_the_rule_right_answers_pass_whatever_the_hasty_judge_says(model):
-    sample = sample_of(*SUMS[0])
+def test_behind_the_rule_right_answers_pass_and_keys_do_as_well(model):
     judger = rl.RuleThenLLM(rl.RuleJudger(), HastyJudge(model), ask_llm_when="not_correct")
-    right, wrong, key = judger.grade(group_of(sample, rf"\boxed{{{sample.gold[0]}}}", r"\boxed{6913}", "Thought process:"))
-    assert (right.score, wrong.score, key.score) == (1.0, 0.0, 1.0)
-    assert (right.source, key.source) == ("rule", "llm")
+    groups = [group_of(sample_of(a, b), rf"\boxed{{{a + b}}}", rf"\boxed{{{a + b + 10}}}", *KEYS)
+              for a, b in SUMS]
+    judged = judger.grade_all(groups)
+    assert all((right.score, right.source, near.score) == (1.0, "rule", 0.0) for right, near, *_ in judged)
+    keys = [j for _, _, *rest in judged for j in rest]
+    assert {j.source for j in keys} == {"llm"} and sum(j.score for j in keys) >= 0.8 * len(keys)
