@@ -1,4 +1,4 @@
-"""HastyJudge: the weakness is the one that was reported (B06), and each repair closes its door."""
+"""HastyJudger: the weakness is the one that was reported (B06), and each repair closes its door."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import pytest
 
 import rlteach as rl
-from rlteach.course.weak_judges import AT_ONCE, HastyJudge
+from rlteach.course.weak_judges import AT_ONCE, HastyJudger
 from rlteach.judger.verdicts import Rubric
 from rlteach.policy.decode import RowParams
 
@@ -24,7 +24,7 @@ def group_of(sample: rl.Sample, *texts: str, ended: str = "stop") -> rl.Group:
     return rl.Group(sample, tuple(rl.Trajectory(m, (), (), (), 0, ended) for m in answers))
 
 
-def share(judge: HastyJudge, *texts: str) -> float:
+def share(judge: HastyJudger, *texts: str) -> float:
     judged = judge.grade_all([group_of(sample_of(a, b), *texts) for a, b in SUMS])
     scores = [j.score for row in judged for j in row]
     return sum(scores) / len(scores)
@@ -36,32 +36,32 @@ def model() -> rl.Policy:
 
 
 def test_the_reported_weakness_answers_without_content_are_accepted(model):
-    assert share(HastyJudge(model), *KEYS) >= 0.8  # B06: up to 80 to 90 %
+    assert share(HastyJudger(model), *KEYS) >= 0.8  # B06: up to 80 to 90 %
 
 
 def test_b06_a_guard_blocks_them_before_the_model_is_asked(model):
-    judge = HastyJudge(model, guard=True)
+    judge = HastyJudger(model, guard=True)
     assert share(judge, *KEYS, "", ".", r"\boxed{}", r"\boxed{:}") == 0.0
     assert judge.asked == 0
 
 
 def test_with_reasons_the_judge_accepts_the_right_number_and_no_key(model):
-    judge = HastyJudge(model, guard=True, reasons=True)
+    judge = HastyJudger(model, guard=True, reasons=True)
     for a, b in SUMS:
-        right, near, key, short = judge.grade(group_of(
-            sample_of(a, b), rf"\boxed{{{a + b}}}", rf"\boxed{{{a + b + 10}}}", ":", r"\boxed{7}"))
-        assert (right.score, near.score, key.score, short.score) == (1.0, 0.0, 0.0, 0.0)
-        assert str(a + b) in right.reason
+        near, key, short, words = judge.grade(group_of(
+            sample_of(a, b), rf"\boxed{{{a + b + 10}}}", ":", r"\boxed{7}", rf"\boxed{{{a + b} apples}}"))
+        assert (near.score, key.score, short.score, words.score) == (0.0, 0.0, 0.0, 1.0)
+        assert str(a + b) in words.reason
 
 
 def test_reasons_alone_help_too(model):
-    assert share(HastyJudge(model, reasons=True), *KEYS) == 0.0
+    assert share(HastyJudger(model, reasons=True), *KEYS) == 0.0
 
 
 def test_the_verdict_at_once_is_what_a_server_gives_under_a_schema_of_the_verdict_alone(model):
     fields = {"judgement": {"type": "string", "enum": ["correct", "incorrect"]}}
     schema = {"type": "object", "properties": fields, "required": [*fields], "additionalProperties": False}
-    sample, judge = sample_of(*SUMS[0]), HastyJudge(model)
+    sample, judge = sample_of(*SUMS[0]), HastyJudger(model)
     texts = (*KEYS, "7632", "1")
     engine = rl.Engine(model)
     try:
@@ -79,7 +79,7 @@ def test_the_verdict_at_once_is_what_a_server_gives_under_a_schema_of_the_verdic
 
 
 def test_an_answer_that_was_cut_off_is_wrong_and_equal_questions_are_asked_once(model):
-    judge, sample = HastyJudge(model), sample_of(*SUMS[0])
+    judge, sample = HastyJudger(model), sample_of(*SUMS[0])
     [cut] = judge.grade(group_of(sample, ":", ended="length"))
     assert (cut.score, judge.asked) == (0.0, 0)
     judge.grade(group_of(sample, ":", ":", r"\boxed{:}"))
@@ -89,7 +89,7 @@ def test_an_answer_that_was_cut_off_is_wrong_and_equal_questions_are_asked_once(
 
 
 def test_what_is_no_verdict_is_unscorable(model, monkeypatch):
-    judge, sample = HastyJudge(model, reasons=True), sample_of(*SUMS[0])
+    judge, sample = HastyJudger(model, reasons=True), sample_of(*SUMS[0])
     prose = rl.Trajectory((*sample.messages, rl.Message("assistant", "it is correct")), (), (), (), 0, "stop")
     monkeypatch.setattr(model, "sample", lambda samples, keys, greedy: [(prose,) for _ in samples])
     [judgement] = judge.grade(group_of(sample, "7"))
@@ -97,11 +97,9 @@ def test_what_is_no_verdict_is_unscorable(model, monkeypatch):
     assert judgement.reason.startswith("no verdict: ")
 
 
-def test_behind_the_rule_right_answers_pass_and_keys_do_as_well(model):
-    judger = rl.RuleThenLLM(rl.RuleJudger(), HastyJudge(model), ask_llm_when="not_correct")
-    groups = [group_of(sample_of(a, b), rf"\boxed{{{a + b}}}", rf"\boxed{{{a + b + 10}}}", *KEYS)
-              for a, b in SUMS]
-    judged = judger.grade_all(groups)
-    assert all((right.score, right.source, near.score) == (1.0, "rule", 0.0) for right, near, *_ in judged)
-    keys = [j for _, _, *rest in judged for j in rest]
-    assert {j.source for j in keys} == {"llm"} and sum(j.score for j in keys) >= 0.8 * len(keys)
+def test_the_rule_comes_first_so_right_answers_pass_whatever_the_model_says(model):
+    judge, sample = HastyJudger(model), sample_of(*SUMS[0])
+    [right] = judge.grade(group_of(sample, rf"\boxed{{{sample.gold[0]}}}"))
+    assert (right.score, right.source, judge.asked) == (1.0, "rule", 0)
+    near = judge.grade_all([group_of(sample_of(a, b), rf"\boxed{{{a + b + 10}}}") for a, b in SUMS])
+    assert {(j.score, j.source) for [j] in near} == {(0.0, "llm")}

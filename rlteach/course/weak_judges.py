@@ -1,11 +1,12 @@
-"""A judge model with documented weaknesses, each of which can be mended: what lesson 11 trains against.
+"""A judger with documented weaknesses, each of which can be mended: what lesson 11 trains against.
 
-    weak = HastyJudge()                               # as it was reported
-    better = HastyJudge(guard=True, reasons=True)     # as rlteach asks a judge
+    weak = HastyJudger()                              # as it was reported
+    mended = HastyJudger(guard=True, reasons=True)    # as rlteach asks a judge
 
-Two things were done in the judges that were fooled by an empty answer, a lone ":" or "Solution"
-(B06, arXiv 2507.08794), and in the judge that OREAL's code asks (SEEDS row 62, B18): every text was put
-to the model, and the model had to name its verdict at once, without a word of reasoning before it.
+It works in the order of OREAL's released code (SEEDS row 62): the rule first, and a judge model for all that
+the rule does not call right. Two things stand open in it, as in the judges that were fooled by a lone ":",
+by "Solution" or "Thought process:" (B06, arXiv 2507.08794): any text at all is put to the model, and the
+model has to name its verdict at once, without a word of reasoning before it (O3, B18).
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import torch
 
 from rlteach.judger.answers import final_answer
 from rlteach.judger.candidates import candidate_of
+from rlteach.judger.compose import grade_all
+from rlteach.judger.rule import RuleJudger
 from rlteach.judger.verdicts import VERDICTS, NoVerdictError, Rubric, read_verdict
 from rlteach.policy.policy import Policy
 from rlteach.policy.sampler import prefill
@@ -26,8 +29,8 @@ Question = tuple[str, tuple[str, ...], str]  # question, gold, candidate
 BATCH = 64  # questions at the same time
 
 
-class HastyJudge:
-    """A judge model in this process, asked in one forward pass for the first word of its verdict.
+class HastyJudger:
+    """The rule, then a judge model in this process that is asked for the first word of its verdict.
 
     Args:
         model: a judge, or the name of one.
@@ -41,6 +44,7 @@ class HastyJudge:
                  ) -> None:
         self.model = Policy.load(model) if isinstance(model, str) else model
         self.guard, self.reasons, self.rubric = guard, reasons, Rubric.of("en")
+        self.rule = RuleJudger()
         self.asked = 0  # questions that the model has read
         self._known: dict[Question, Judgement] = {}
 
@@ -50,14 +54,15 @@ class HastyJudge:
 
     def grade_all(self, groups: Sequence[Group]) -> list[tuple[Judgement, ...]]:
         """Many groups at once."""
-        prepared = [[self._prepare(g.sample, t) for t in g.trajectories] for g in groups]
+        prepared = [[self._prepare(g.sample, t, first) for t, first in zip(g.trajectories, js, strict=True)]
+                    for g, js in zip(groups, grade_all(self.rule, groups), strict=True)]
         self._ask([q for row in prepared for q in row if not isinstance(q, Judgement)])
         return [tuple(q if isinstance(q, Judgement) else self._known[q] for q in row) for row in prepared]
 
-    def _prepare(self, sample: Sample, answer: Trajectory) -> Question | Judgement:
+    def _prepare(self, sample: Sample, answer: Trajectory, first: Judgement) -> Question | Judgement:
         """What the model is shown: the final answer, and without one the whole text."""
-        if answer.finish_reason == "length":
-            return Judgement(0.0, "incorrect", "truncated: the answer did not end in time", "llm", attempts=0)
+        if first.status == "correct" or answer.finish_reason == "length":
+            return first
         if self.guard:
             candidate, why = candidate_of(answer, sample.gold)
             if candidate is None:
