@@ -19,7 +19,7 @@ from rlteach.judger.answers import final_answer
 from rlteach.judger.candidates import candidate_of
 from rlteach.judger.compose import grade_all
 from rlteach.judger.rule import RuleJudger
-from rlteach.judger.verdicts import VERDICTS, NoVerdictError, Rubric, read_verdict
+from rlteach.judger.verdicts import VERDICTS, Language, NoVerdictError, Rubric, read_verdict
 from rlteach.policy.policy import Policy
 from rlteach.policy.sampler import prefill
 from rlteach.types import Group, Judgement, Message, Sample, Trajectory
@@ -35,15 +35,16 @@ class HastyJudger:
     Args:
         model: a judge, or the name of one.
         guard: answers without content are wrong, and the model is not asked (judger/candidates.py).
+        language: of the rules that the model is given, and of its verdict.
         reasons: the model writes its rationale first, and the verdict after it (judger/verdicts.py).
 
     Equal questions are asked once. A reply that is no verdict is `unscorable`.
     """
 
-    def __init__(self, model: Policy | str = "tiny-judge", *, guard: bool = False, reasons: bool = False
-                 ) -> None:
+    def __init__(self, model: Policy | str = "tiny-judge", *, guard: bool = False, reasons: bool = False,
+                 language: Language = "en") -> None:
         self.model = Policy.load(model) if isinstance(model, str) else model
-        self.guard, self.reasons, self.rubric = guard, reasons, Rubric.of("en")
+        self.guard, self.reasons, self.rubric = guard, reasons, Rubric.of(language)
         self.rule = RuleJudger()
         self.asked = 0  # questions that the model has read
         self._known: dict[Question, Judgement] = {}
@@ -86,7 +87,7 @@ class HastyJudger:
     @torch.no_grad()
     def _at_once(self, samples: Sequence[Sample]) -> list[Judgement]:
         """The likelier of the two verdicts, as the first thing that the model says."""
-        right, wrong = (self._ids(word)[0] for word in VERDICTS["en"])
+        right, wrong = (self._ids(word)[0] for word in VERDICTS[self.rubric.language])
         prompts = [self.model.encode(sample) + self._ids(AT_ONCE) for sample in samples]
         _, logits, _ = prefill(self.model.model, prompts, list(range(len(prompts))))  # [N, V]
         return [verdict(bool(row[right] > row[wrong]), "said at once") for row in logits]
@@ -94,7 +95,7 @@ class HastyJudger:
     def _in_words(self, questions: Sequence[Question], samples: Sequence[Sample]) -> list[Judgement]:
         """The verdict at the end of a whole reply."""
         replies = self.model.sample(samples, [[0]] * len(samples), greedy=True)
-        return [read(reply.response, candidate)
+        return [read(reply.response, candidate, self.rubric.language)
                 for (_, _, candidate), (reply,) in zip(questions, replies, strict=True)]
 
     def _ids(self, text: str) -> list[int]:
@@ -105,10 +106,10 @@ def verdict(correct: bool, reason: str) -> Judgement:
     return Judgement(float(correct), "correct" if correct else "incorrect", reason, "llm")
 
 
-def read(reply: str, candidate: str) -> Judgement:
+def read(reply: str, candidate: str, language: Language) -> Judgement:
     """A whole reply as a judgement; one that is not exactly a verdict is none."""
     try:
-        correct, reason = read_verdict(reply, "en", candidate, schema=True)
+        correct, reason = read_verdict(reply, language, candidate, schema=True)
     except NoVerdictError as why:
         return Judgement(None, "unscorable", f"no verdict: {why}", "llm", reply)
     return verdict(correct, reason)
