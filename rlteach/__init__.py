@@ -41,6 +41,7 @@ _WHERE = {
     "rlteach.views.token_rewards": ("token_heatmap", "token_table"),
     "rlteach.course.checking": ("check",),
     "rlteach.views.live": ("view",),
+    "rlteach.views.doctor": ("doctor",),
     "rlteach.views.widgets": ("widgets",),
 }
 _MODULES = ("widgets",)  # names that are the module itself

@@ -17,6 +17,7 @@ from rlteach.agent.workspace import init_command
 from rlteach.config import Config, ConfigError
 from rlteach.presets import PRESETS
 from rlteach.serving.command import serve_command
+from rlteach.views.checkup import doctor_command
 from rlteach.views.trace import trace_command
 
 if TYPE_CHECKING:
@@ -175,6 +176,7 @@ def models() -> None:
 app.command("serve")(serve_command)
 app.command("init")(init_command)
 app.command("trace")(trace_command)
+app.command("doctor")(doctor_command)
 
 
 def parse_settings(settings: list[str] | None, seed: int | None = None) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import textwrap
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -16,12 +16,13 @@ from rlteach.training.run import Run
 from rlteach.training.trainer import OrealTrainer
 from rlteach.types import StepRecord
 from rlteach.views import cell, plots
+from rlteach.views.doctor import Watch
 from rlteach.views.moving import MovingFigure
 from rlteach.views.pulse import Budget, Pulse
 
 ENDED = ("stopped", "finished", "failed")
 FIRST = "the first step is under way"
-LONGEST = 300  # characters of an error above a picture
+LONGEST, FOOT = 300, 150  # characters of an error above a picture, and of a line below it
 _open: WeakValueDictionary[int, View] = WeakValueDictionary()  # by id of the run
 
 
@@ -57,12 +58,13 @@ def view(source: Run | OrealTrainer, *, wait: bool = False) -> View:
 
 @dataclass(frozen=True)
 class Status:
-    """Where a run is: its state, steps done, steps in all, and a line to read."""
+    """Where a run is: its state, steps done, steps in all, a line to read, and one of the doctor's."""
 
     state: str
     done: int
     total: int
     line: str
+    advice: str = field(default="", compare=False)  # comes with a new step, and that is compared
 
     @property
     def ended(self) -> bool:
@@ -83,7 +85,8 @@ def status_of(run: Run) -> Status:
 
 
 class View:
-    """One run on one screen. `png` is the picture as it is now, `error` what broke the view (or None)."""
+    """One run on one screen. `png` is the picture as it is now, `advice` what the doctor says of the steps
+    so far, `error` what broke the view (or None)."""
 
     def __init__(self, run: Run, screen: Notebook | Nowhere) -> None:
         self.run, self.screen = run, screen
@@ -92,6 +95,7 @@ class View:
         self.budget = Budget()
         self._records: list[StepRecord] = []
         self._drawn, self._status = 0, None
+        self.advice, self._watch, self._watched = "", Watch(run.trainer), 0
         self._figure = MovingFigure(
             lambda: plots.curves(table(self._records), steps=run.trainer.config.total_steps))
         screen.open(self.png, self.nudge)
@@ -109,11 +113,15 @@ class View:
 
     def _beat(self) -> bool:
         status, self._records = status_of(self.run), list(self.run.trainer.history)
+        if status.ended or (len(self._records) != self._watched and self.budget.allows()):
+            self._watched = len(self._records)
+            self.advice = self._watch.line(self._records, self.run)
+        status = replace(status, advice=self.advice)
         if status != self._status:
             self._status = status
             self.screen.state(status)
         if status.ended:
-            self.png = self._figure.last(title(status.line))
+            self.png = self._figure.last(title(status.line), title(self.advice, FOOT))
             self.screen.last(self.png)
             return True
         if len(self._records) != self._drawn and self.budget.allows():
@@ -211,13 +219,13 @@ class Panel:
         self.bar.value = status.done
         self.bar.bar_style = {"paused": "warning", "failed": "danger", "finished": "success"}.get(
             status.state, "")
-        self.line.value = html.escape(status.line)
+        self.line.value = "<br>".join(html.escape(line) for line in (status.line, status.advice) if line)
         for name, button in self.buttons.items():
             button.disabled = status.ended or ((name == "Resume") != (status.state == "paused") and name in (
                 "Pause", "Resume"))
 
 
-def title(line: str) -> str:
+def title(line: str, width: int = 110) -> str:
     """In at most three lines and in signs that every font has."""
     plain = line.encode("ascii", "replace").decode("ascii")
-    return textwrap.fill(textwrap.shorten(plain, LONGEST, placeholder=" ..."), 110)
+    return textwrap.fill(textwrap.shorten(plain, LONGEST, placeholder=" ..."), width)

@@ -51,9 +51,11 @@ class MovingFigure:
             artist.axes.draw_artist(artist)
         return _encode(canvas, compress_level=1)
 
-    def last(self, title: str = "") -> bytes:
-        """The picture that stays: built anew, drawn whole, with `title` (if any) above it."""
+    def last(self, title: str = "", foot: str = "") -> bytes:
+        """The picture that stays: built anew, drawn whole, with `title` above it and `foot` below it."""
         figure = self.build()
+        if foot:
+            figure.text(0.01, 0.008, foot, fontsize=8, va="bottom", parse_math=False)
         if title:
             figure.suptitle(title, fontsize=10, parse_math=False)
         canvas = FigureCanvasAgg(figure)

@@ -124,7 +124,7 @@ def _panels(*, still: bool, top: float = 0.9) -> tuple[Figure, np.ndarray]:
         figure = Figure(figsize=(10, 6), dpi=100, layout="constrained")
         return figure, figure.subplots(2, 2)
     figure = small_figure()
-    margins = {"left": 0.06, "right": 0.94, "top": top, "bottom": 0.11, "hspace": 0.46, "wspace": 0.22}
+    margins = {"left": 0.06, "right": 0.94, "top": top, "bottom": 0.14, "hspace": 0.48, "wspace": 0.22}
     return figure, figure.subplots(2, 2, gridspec_kw=margins)
 
 

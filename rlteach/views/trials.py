@@ -20,6 +20,7 @@ from rlteach.training.judges import Judges
 from rlteach.training.run import Run
 from rlteach.training.trainer import OrealTrainer
 from rlteach.types import StepRecord
+from rlteach.views.doctor import Watch
 from rlteach.views.settings import differences, label, line
 
 
@@ -31,15 +32,16 @@ class Trial:
     """One setting: its config, the Python line that makes it, its curves, its accuracy on dev.
 
     label: what differs from the setting that the laboratory began with. error: what went wrong, or None.
-    dev: None until a run that finished has been measured.
+    dev: None until a run that finished has been measured. advice: what the doctor says of its steps.
     """
 
     def __init__(self, number: int, config: Config, name: str, python: str) -> None:
         self.number, self.config, self.label, self.line = number, config, name, python
         self.error: Exception | None = None
         self.dev: Evaluation | None = None
-        self.seconds = 0.0
+        self.seconds, self.advice = 0.0, ""
         self._run: Run | None = None
+        self._watch: Watch | None = None
         self._kept: list[StepRecord] = []
         self._state, self._stopping = "loading", False
         self._ended = threading.Event()
@@ -60,6 +62,12 @@ class Trial:
         """The steps so far; of a run that has ended, without their groups."""
         run = self._run
         return list(self._kept if run is None else run.trainer.history)
+
+    def look(self) -> None:
+        """Let the doctor see the steps that are new."""
+        run, watch = self._run, self._watch
+        if run is not None and watch is not None:
+            self.advice = watch.line(list(run.trainer.history), run)
 
     def stop(self) -> None:
         """After the step under way."""
@@ -97,6 +105,7 @@ class Trial:
 
     def _train(self, run: Run) -> None:
         began = time.perf_counter()
+        self._watch = Watch(run.trainer)
         self._run, self._state = run, "running"
         if self._stopping:
             run.stop()
@@ -104,6 +113,7 @@ class Trial:
             run.wait()
         finally:
             self.seconds = time.perf_counter() - began
+            self.look()  # while the answers are there
             self._kept = [StepRecord(r.index, (), r.metrics) for r in run.trainer.history]
             self._run, self._state = None, run.state
 

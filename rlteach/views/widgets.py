@@ -121,11 +121,16 @@ class Lab:
         counts = [len(trial.records) for trial in present]
         if ended or (counts != self._drawn and any(counts) and self._budget.allows()):
             self._drawn = counts
-            self._budget.pay(lambda: self._show(self._figure.last() if ended else self._frame()))
+            self._budget.pay(lambda: self._draw(ended))
         self.panel.tell()
         if ended:
             self.panel.busy(False)
         return ended
+
+    def _draw(self, ended: bool) -> None:
+        if not ended:
+            self.trials.all[-1].look()
+        self._show(self._figure.last() if ended else self._frame())
 
     def _frame(self) -> bytes:
         return self._figure.frame({
@@ -182,11 +187,13 @@ class Panel:
         self.buttons["Run"].disabled, self.buttons["Stop"].disabled = training, not training
 
     def tell(self) -> None:
-        """The present setting, what is under way, and every setting with its accuracy."""
+        """The present setting, what is under way, what the doctor says, every setting with its accuracy."""
         present = self.lab.trials.present
         done = "" if present is None else f"{present.number}: {present.state}, step " \
             f"{len(present.records)} of {present.config.total_steps}"
-        self.state.value = f"<code>{html.escape(self.lab.trials.line)}</code><br>{html.escape(done)}"
+        advice = self.lab.trials.all[-1].advice if self.lab.trials.all else ""
+        self.state.value = "<br>".join(
+            [f"<code>{html.escape(self.lab.trials.line)}</code>", html.escape(done), html.escape(advice)])
         self.list.value = "".join(f"<div>{told(trial)}</div>" for trial in self.lab.trials.all)
 
     def say(self, sentence: str) -> None:
