@@ -64,7 +64,7 @@ texts = [r"\boxed{GOLD}", r"\boxed{1GOLD}", r"\boxed{1}", ":", "}", "Solution",
          "Thought process:"]
 for text in texts:
     share = accepted(weak, text, dev[:20])
-    said = "nearly all" if share > 0.8 else "none" if share == 0 else "some"
+    said = "most" if share > 0.6 else "none" if share == 0 else "some"
     print(f"{text:<18} accepted: {said}")
 
 # %% [markdown]
@@ -187,6 +187,24 @@ print("held-out lost 20 points       :", seen[15] < seen[0] - 0.2)
 # The two lines part. Whoever looks at the reward alone sees a fine run. This is **reward
 # hacking** (奖励作弊): the policy does what is paid for, and not what was meant.
 #
+# `rl.doctor` looks at a run and names what is wrong with it. It can be told the held-out
+# accuracies, or a judge whom you trust; then it makes the same comparison as you did.
+
+# %% tags=["nbval-ignore-output"]
+print(rl.doctor(hacked, heldout=seen).line)
+print()
+print(rl.doctor(hacked, honest=rule).line)
+
+# %%
+def causes(trainer, **trusted):
+    return [finding.cause for finding in rl.doctor(trainer, **trusted).findings]
+
+
+print("by held-out accuracy :", "reward_hacking" in causes(hacked, heldout=seen))
+print("by an honest judge   :", "reward_hacking" in causes(hacked, honest=rule))
+print("by the reward alone  :", "reward_hacking" in causes(hacked))
+
+# %% [markdown]
 # ## 4. Read the answers
 #
 # The quickest way to find out is also the simplest one: read.
@@ -266,6 +284,13 @@ clean, clean_seen = run(mended, 9)
 clean_reward = list(mean_scores(clean))
 print("reward under 0.02       :", sum(clean_reward) / len(clean_reward) < 0.02)
 print("held-out lost 15 points :", clean_seen[9] < clean_seen[0] - 0.15)
+
+# %% [markdown]
+# The doctor has another name for this run:
+
+# %%
+print("reward hacking:", "reward_hacking" in causes(clean, heldout=clean_seen, honest=rule))
+print("all wrong     :", "all_wrong" in causes(clean, heldout=clean_seen, honest=rule))
 
 # %% [markdown]
 # The hack is gone. And the reward? It is zero, because the task is still too hard. This is
