@@ -39,6 +39,14 @@ def test_the_reported_weakness_answers_without_content_are_accepted(model):
     assert share(HastyJudger(model), *KEYS) >= 0.8  # B06: up to 80 to 90 %
 
 
+def test_the_chinese_rubric_is_no_wiser(model):
+    assert share(HastyJudger(model, language="zh"), *KEYS[:3]) >= 0.8
+    mended = HastyJudger(model, language="zh", guard=True, reasons=True)
+    a, b = SUMS[0]
+    near, words = mended.grade(group_of(sample_of(a, b), rf"\boxed{{{a + b + 10}}}", rf"\boxed{{{a + b}元}}"))
+    assert (near.score, words.score) == (0.0, 1.0)
+
+
 def test_b06_a_guard_blocks_them_before_the_model_is_asked(model):
     judge = HastyJudger(model, guard=True)
     assert share(judge, *KEYS, "", ".", r"\boxed{}", r"\boxed{:}") == 0.0
