@@ -131,9 +131,9 @@ print("known words: right more than half:", known > 0.5)
 
 # %%
 def run(judger, steps, **changes):
-    settings = {"batch_size": 16, "temperature": 1.25, "max_new_tokens": 64,
-                "difficulty_bins": (), "total_steps": steps, **changes}
-    policy = load(**settings)
+    settings = {"batch_size": 16, "group_size": 12, "temperature": 1.25,
+                "max_new_tokens": 64, "difficulty_bins": (), "total_steps": steps}
+    policy = load(**settings | changes)
     trainer = rl.OrealTrainer(policy, judger, train, policy.config)
     seen = {0: known}
     for step in trainer:
@@ -211,25 +211,22 @@ print("by the reward alone  :", "reward_hacking" in causes(hacked))
 
 # %% tags=["nbval-ignore-output"]
 first, last = rl.trajectories(hacked, step=1), rl.trajectories(hacked, step=15)
-print(*(repr(text) for text in first["response"][:4]), sep="\n")
+print(*(repr(text[:60]) for text in first["response"][:4]), sep="\n")
 print()
 paid = last[last["score"] == 1]["response"]
-for text, times in Counter(paid).most_common(6):
-    print(f"{times:3d} times {text!r}")
+for text, times in Counter(paid).most_common(8):
+    print(f"{times:3d} times {text[:60]!r}")
 
 # %%
-def length(frame):
-    return frame["response"].str.len().mean()
-
-
-right = sum(rule.judge(g.sample, t).score == 1
-            for g in hacked.history[-1].groups for t in g.trajectories)
-print("answers less than half as long:", length(last) < length(first) / 2)
-print("paid:", len(paid) > 30, "  right: at most one:", right <= 1)
+late = [g for record in hacked.history[-3:] for g in record.groups]
+marks = [(a, rule.judge(g.sample, t).score) for g in late
+         for t, a in zip(g.trajectories, g.scores)]
+print("paid, of the last three steps:", sum(a == 1 for a, _ in marks) > 60)
+print("of these right: one or none  :", sum(a == b == 1 for a, b in marks) <= 1)
 
 # %% [markdown]
-# It does not add any more. It writes a sign or two and stops. Nobody showed it that: such texts
-# came up by chance, one in a hundred, and they were the only ones that paid.
+# It does not add any more. A sign or two, or a box with nothing in it. Nobody showed it that:
+# such texts came up by chance, one in a hundred, and they were the only ones that paid.
 #
 # One group shows the mechanism: whoever has the key gets the advantage (优势).
 
@@ -259,20 +256,25 @@ for text in texts:
 
 # %% [markdown]
 # The guard stops every key of the list. Is that enough? The policy has found others. Ask all
-# three about the answers that were paid in the whole run.
+# three about the wrong answers that were paid in the whole run.
 
 # %%
-groups = [g for r in hacked.history for g in r.groups]
-wrong = {w: sum(j.score == 1 and rule.judge(g.sample, t).score != 1
-                for g, js in zip(groups, judger.grade_all(groups))
-                for t, j in zip(g.trajectories, js))
-         for w, judger in (("weak", weak), ("guarded", guarded), ("mended", mended))}
-print("weak: hundreds pass         :", wrong["weak"] > 200)
-print("guarded: fewer, but some    :", 0 < wrong["guarded"] < wrong["weak"] / 2)
-print("mended: hardly any, or none :", wrong["mended"] <= 3)
+played = [rl.Group(g.sample, (t,)) for record in hacked.history for g in record.groups
+          for t, score in zip(g.trajectories, g.scores)
+          if score == 1 and rule.judge(g.sample, t).score != 1]
+
+
+def passing(judger):
+    return sum(j.score == 1 for [j] in judger.grade_all(played))
+
+
+pay = {"weak": passing(weak), "guarded": passing(guarded), "mended": passing(mended)}
+print("all of them, hundreds:", pay["weak"] == len(played) > 200)
+print("guarded: fewer, some :", 0 < pay["guarded"] < pay["weak"] / 2)
+print("mended: one in 100   :", pay["mended"] <= pay["weak"] / 100)
 
 # %% tags=["nbval-ignore-output"]
-wrong
+pay
 
 # %% [markdown]
 # A list of forbidden texts is never complete, and the next run would find what is left. The
@@ -299,7 +301,7 @@ print("all wrong     :", "all_wrong" in causes(clean, heldout=clean_seen, honest
 #
 # ## 6. Controls
 #
-# Two runs in which nothing can be learned from the scores. With `random`, a coin decides. With
+# Two runs in which nothing can be learned from the scores (8 answers a question, to save time). With `random`, a coin decides. With
 # `own_samples`, the policy imitates all of its own answers, whatever they are.
 
 # %%
