@@ -305,9 +305,9 @@ print("all wrong     :", "all_wrong" in causes(clean, heldout=clean_seen, honest
 # `own_samples`, the policy imitates all of its own answers, whatever they are.
 
 # %%
-coins, coins_seen = run(rule, 9, control="random", group_size=8)
-own, own_seen = run(rule, 9, control="own_samples", group_size=8)
-flat = [sum(list(mean_scores(coins))[i : i + 3]) / 3 for i in (0, 6)]
+coins, coins_seen = run(rule, 6, control="random", group_size=8)
+own, own_seen = run(rule, 6, control="own_samples", group_size=8)
+flat = [sum(list(mean_scores(coins))[i : i + 3]) / 3 for i in (0, 3)]
 print("coins, the reward stays where it was:", abs(flat[1] - flat[0]) < 0.1)
 print("own samples, reward under 0.02      :", max(mean_scores(own)) < 0.02)
 
