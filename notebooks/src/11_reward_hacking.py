@@ -14,7 +14,6 @@ except ModuleNotFoundError:
     raise ModuleNotFoundError("no rlteach here: lesson 01 says what to do") from None
 import inspect
 import warnings
-from collections import Counter
 
 import torch
 from IPython.display import Image
@@ -173,7 +172,7 @@ ax = figure.subplots()
 steps = range(1, 16)
 ax.plot(steps, reward, color="#1f77b4", label="reward, by the weak judger")
 ax.plot(steps, honest, color="#7f7f7f", ls=":", label="the same answers, by the rule")
-ax.plot(list(seen), list(seen.values()), "o-", color="#d62728", label="held-out, by the rule")
+ax.plot(list(seen), list(seen.values()), "o-", color="#d62728", label="held-out questions")
 ax.set(xlabel="step", ylim=(-0.02, 1))
 _ = ax.legend(fontsize=8)
 Image(data=png(figure))
@@ -214,7 +213,7 @@ first, last = rl.trajectories(hacked, step=1), rl.trajectories(hacked, step=15)
 print(*(repr(text[:60]) for text in first["response"][:4]), sep="\n")
 print()
 paid = last[last["score"] == 1]["response"]
-for text, times in Counter(paid).most_common(8):
+for text, times in paid.value_counts().head(8).items():
     print(f"{times:3d} times {text[:60]!r}")
 
 # %%
@@ -251,7 +250,7 @@ print("keys pushed up, honest tries pushed down:", len(early) > 0)
 guarded = HastyJudger(weak.model, guard=True)
 mended = HastyJudger(weak.model, guard=True, reasons=True)
 for text in texts:
-    passed = [accepted(judger, text, dev[:20]) > 0 for judger in (weak, guarded, mended)]
+    passed = [accepted(judge, text, dev[:20]) > 0 for judge in (weak, guarded, mended)]
     print(f"{text:<18}", *("passes " if yes else "refused" for yes in passed))
 
 # %% [markdown]
@@ -291,8 +290,9 @@ print("held-out lost 15 points :", clean_seen[9] < clean_seen[0] - 0.15)
 # The doctor has another name for this run:
 
 # %%
-print("reward hacking:", "reward_hacking" in causes(clean, heldout=clean_seen, honest=rule))
-print("all wrong     :", "all_wrong" in causes(clean, heldout=clean_seen, honest=rule))
+named = causes(clean, heldout=clean_seen, honest=rule)
+print("reward hacking:", "reward_hacking" in named)
+print("all wrong     :", "all_wrong" in named)
 
 # %% [markdown]
 # The hack is gone. And the reward? It is zero, because the task is still too hard. This is
