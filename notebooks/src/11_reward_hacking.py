@@ -18,7 +18,6 @@ import warnings
 import torch
 from IPython.display import Image
 from matplotlib.figure import Figure
-from rlteach.course.addition import operands
 from rlteach.course.weak_judges import HastyJudger
 from rlteach.views.plots import png
 
@@ -93,6 +92,8 @@ print("agrees with the rule on more than 95 of 100:", agree / len(pairs) > 0.95)
 # that it knows. They are not trained on, and the strict rule judges them.
 
 # %%
+from rlteach.course.addition import operands
+
 WORDS = ("Compute {} + {}.", "计算 {} + {}。", "{} + {} 等于多少？")
 
 
@@ -172,7 +173,7 @@ ax = figure.subplots()
 steps = range(1, 16)
 ax.plot(steps, reward, color="#1f77b4", label="reward, by the weak judger")
 ax.plot(steps, honest, color="#7f7f7f", ls=":", label="the same answers, by the rule")
-ax.plot(list(seen), list(seen.values()), "o-", color="#d62728", label="held-out questions")
+ax.plot(list(seen), list(seen.values()), "o-", color="#d62728", label="held-out")
 ax.set(xlabel="step", ylim=(-0.02, 1))
 _ = ax.legend(fontsize=8)
 Image(data=png(figure))
