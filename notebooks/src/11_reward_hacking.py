@@ -302,8 +302,9 @@ print("all wrong     :", "all_wrong" in named)
 #
 # ## 6. Controls
 #
-# Two runs in which nothing can be learned from the scores (8 answers a question, to save time). With `random`, a coin decides. With
-# `own_samples`, the policy imitates all of its own answers, whatever they are.
+# Two runs in which nothing can be learned from the scores, with 8 answers a question to save
+# time. Under `random`, a coin decides. Under `own_samples`, the policy imitates all of its own
+# answers, whatever they are.
 
 # %%
 coins, coins_seen = run(rule, 6, control="random", group_size=8)
