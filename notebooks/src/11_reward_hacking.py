@@ -28,12 +28,14 @@ torch.set_num_threads(1)  # steady numbers
 # ## 1. The weakness
 #
 # Large models that judge answers were found to accept a lone `:`, or the word `Solution`, as a
-# right answer (arXiv 2507.08794). Such texts are called **master keys** (万能钥匙). Two things
-# help them. Every text is put to the judge, even one without content. And the judge has to
-# name its verdict at once, before it has written a word about the answer.
+# right answer (arXiv 2507.08794; row B06 in the list of faults that this project was built
+# against). Such texts are called **master keys** (万能钥匙). Two things help them. Every text is
+# put to the judge, even one without content. And the judge has to name its verdict at once,
+# before it has written a word about the answer.
 #
-# `HastyJudger` has both faults. It asks the rule first, and `tiny-judge` about all that the
-# rule does not call right. These are the lines in which the model is asked:
+# `HastyJudger` has both faults. It works in the order of OREAL's released code: the rule first,
+# and then a model, here `tiny-judge`, about all that the rule does not call right. These are
+# the lines in which the model is asked:
 
 # %%
 print(inspect.getsource(HastyJudger._at_once))
@@ -255,8 +257,12 @@ for text in texts:
     print(f"{text:<18}", *("passes " if yes else "refused" for yes in passed))
 
 # %% [markdown]
-# The guard stops every key of the list. Is that enough? The policy has found others. Ask all
-# three about the wrong answers that were paid in the whole run.
+# The guard stops every key of the list. (The last column has a hole of its own: with a 1 too
+# many in front, some numbers pass, since `tiny-judge` reads 11789 as 1789. No judge is perfect,
+# and a policy that could use this hole would find it.)
+#
+# Is the guard enough? The policy has found other keys. Ask all three about the wrong answers
+# that were paid in the whole run.
 
 # %%
 played = [rl.Group(g.sample, (t,)) for record in hacked.history for g in record.groups
@@ -322,8 +328,9 @@ for name, (trainer, shares) in runs.items():
     rewards = list(mean_scores(trainer))
     left.plot(range(1, len(rewards) + 1), rewards, label=name)
     ax.plot(list(shares), list(shares.values()), "o-")
-left.set(xlabel="step", title="reward", ylim=(-0.02, 1))
-ax.set(xlabel="step", title="held-out, by the rule", ylim=(-0.02, 1))
+frame = {"xlabel": "step", "ylim": (-0.02, 1), "xticks": range(0, 16, 3)}
+left.set(title="reward", **frame)
+ax.set(title="held-out, by the rule", **frame)
 _ = left.legend(fontsize=8)
 Image(data=png(figure))
 
