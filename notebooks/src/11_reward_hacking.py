@@ -94,6 +94,8 @@ print("agrees with the rule on more than 95 of 100:", agree / len(pairs) > 0.95)
 # that it knows. They are not trained on, and the strict rule judges them.
 
 # %%
+from rlteach.course.addition import operands
+
 WORDS = ("Compute {} + {}.", "计算 {} + {}。", "{} + {} 等于多少？")
 
 
