@@ -68,7 +68,7 @@ def _version(name: str) -> str | None:
 
 def _unmet() -> list[str]:
     """Requirements of the installed rlteach that this environment does not meet; [] for a bare checkout."""
-    from packaging.requirements import Requirement  # comes with transformers
+    from packaging.requirements import Requirement
 
     try:
         wanted = [Requirement(text) for text in metadata.requires("rlteach") or ()]
