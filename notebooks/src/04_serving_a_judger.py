@@ -15,6 +15,7 @@ except ModuleNotFoundError:
 # %%
 import inspect
 import json
+import os
 from collections import Counter
 
 import openai
@@ -68,9 +69,11 @@ server
 
 # %% [markdown]
 # Any client will do. This is the plain `openai` package, with no word of rlteach in it.
-# The key is a random one: nobody else on this machine can ask.
+# The key is a random one: nobody else on this machine can ask. If your network has a proxy,
+# it cannot reach this machine; `NO_PROXY` says so.
 
 # %%
+os.environ["NO_PROXY"] = "127.0.0.1," + os.environ.get("NO_PROXY", "")
 client = openai.OpenAI(base_url=server.url, api_key=server.api_key, max_retries=0)
 print([model.id for model in client.models.list()])
 try:
