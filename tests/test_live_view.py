@@ -189,10 +189,11 @@ def test_no_line_runs_into_the_legends_above(growth: float) -> None:
                                      "response/truncated": [i / 20 for i in range(count)],
                                      "entropy": [0.1 + growth * i for i in range(count)],
                                      "loss/total": [growth * i - 3 for i in range(count)],
-                                     "kl/reference": [growth * i * i for i in range(count)]})
+                                     "kl/reference": [growth * i * i for i in range(count)],
+                                     "reward/mean": [i / 19 for i in range(count)]})
         moved.frame(plots.series(found))
-        _, loss, distance, length, lost = moved.figure.axes
-        for axes in ((loss,), (distance,), (lost, length)):
+        reward, loss, distance, length, lost = moved.figure.axes
+        for axes in ((reward,), (loss,), (distance,), (lost, length)):
             legend = axes[0].get_legend().get_window_extent()
             ys = [ax.transData.transform((x, y))[1] for ax in axes for line in ax.get_lines()
                   for x, y in line.get_xydata()]

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from rlteach.types import StepRecord
@@ -148,7 +148,7 @@ def _finish(ax: Axes, steps: int | None) -> None:
 
 def _reward(ax: Axes, history: pd.DataFrame, before: float | None, after: float | None) -> None:
     _lines(ax, history, "right answers", {"reward/mean": (BLUE, "reward of the rollouts")})
-    _band(ax, history, BLUE, "95 % interval of the mean", gid=BAND)
+    _band(ax, history, BLUE, "95 % interval", gid=BAND)
     if known(history, "dev/accuracy"):
         dev = history["dev/accuracy"].dropna()
         ax.plot(dev.index, dev, color=GREEN, marker="o", markersize=4,
@@ -159,8 +159,12 @@ def _reward(ax: Axes, history: pd.DataFrame, before: float | None, after: float 
             ax.annotate(f"test {name} {value:.1%}", (1, value), xycoords=("axes fraction", "data"),
                         ha="right", va="bottom", fontsize=8, color=GREY)
     _to_one(ax)
-    if ax.get_legend_handles_labels()[0]:
-        ax.legend(fontsize=8, loc="lower right")
+    _legend_above(ax, ax.get_legend_handles_labels()[0])
+    low, high = ax.get_ylim()
+    ax.set_gid(ROOM_ABOVE)
+    ax.set_ylim(low, low + 1.25 * (high - low))
+    if low == 0:
+        ax.set_yticks([0, 0.25, 0.5, 0.75, 1])
 
 
 def _panel(ax: Axes, history: pd.DataFrame, title: str, wanted: dict[str, tuple[str, str]]) -> None:
@@ -192,7 +196,7 @@ def _length(ax: Axes, history: pd.DataFrame) -> None:
         ax.get_legend().remove()
 
 
-def _legend_above(ax: Axes, lines: Sequence[Line2D]) -> None:
+def _legend_above(ax: Axes, lines: Sequence[Artist]) -> None:
     """In one row at the top, where `_leave_room` keeps the lines away."""
     if lines:
         ax.legend(lines, [line.get_label() for line in lines], fontsize=7, loc="upper center", ncols=5,
