@@ -7,6 +7,7 @@ import json
 import random
 import shutil
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -714,3 +715,28 @@ def test_the_lab_says_it_of_its_last_setting(tmp_path: Path) -> None:
     assert "nothing wrong found" in lab.panel.state.value
     lab.clear()
     assert "doctor" not in lab.panel.state.value
+
+
+@pytest.mark.parametrize("told", ["pause", "stop"])
+def test_a_step_under_way_keeps_its_models_for_itself(told: str) -> None:
+    """Also when the run was told to pause or stop: its thread still trains until that step is over."""
+    inside, go_on = threading.Event(), threading.Event()
+
+    def slow(sample: Sample, answer: Trajectory) -> float:
+        inside.set()
+        go_on.wait(60)
+        return 0.0
+
+    trainer = small_trainer(small_config(), slow)
+    run = trainer.start()
+    assert inside.wait(60)
+    getattr(run, told)()
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(trainer.policy, "sample", lambda *_: pytest.fail("sampled while a thread trains"))
+            rl.doctor(run)
+    finally:
+        go_on.set()
+        run.stop()
+        run.wait()
+    assert run.ended

@@ -46,6 +46,11 @@ class Run:
         return cls(trainer) if last is None or last._ended.is_set() else last
 
     @property
+    def ended(self) -> bool:
+        """Its thread takes no further step, and touches the models no more."""
+        return self._ended.is_set()
+
+    @property
     def state(self) -> str:
         """running, paused, stopped, finished or failed; pausing or stopping while the step after which
         it will pause or stop is under way."""

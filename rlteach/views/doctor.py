@@ -178,12 +178,12 @@ def _case(source: Any) -> Case:
     run = source if isinstance(source, Run) else trainer._run
     if run is not None:
         _how_it_stands(case, run)
-    probe.examine(case, trainer, busy=run is not None and run.state in ("running", "paused"))
+    probe.examine(case, trainer, busy=run is not None and not run.ended)
     return case
 
 
 def _how_it_stands(case: Case, run: Run) -> None:
-    case.ended = run.state in ("stopped", "finished", "failed")
+    case.ended = run.ended
     case.error, case.waiting = run.error, None if case.ended else run.trainer.grading.waiting
 
 
